@@ -196,6 +196,21 @@ def short_number(value: float) -> str:
     return ""
 
 
+def format_left(seconds: float | None) -> str:
+    """Formats the time left of some work, for the end of a line: `  0:07 left`, `  3:05:00 left`; "" if unknown."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"  {hours}:{minutes:02d}:{rest:02d} left" if hours else f"  {minutes}:{rest:02d} left"
+
+
+def format_pace(amount: float, seconds: float, unit: str) -> str:
+    """Formats what is done in a second: `1.0 MiB/s` for the unit `bytes`, otherwise `1.5k messages/s`."""
+    rate = amount / max(seconds, 1e-6)
+    return f"{format_size(int(rate))}/s" if unit == "bytes" else f"{short_number(rate)} {unit}/s"
+
+
 def parse_range(text: str) -> tuple[int | None, int | None]:
     """Parses a range of sequences: `A:B` with both ends included, `A:`, `:B`, or a single sequence.
 

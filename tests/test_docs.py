@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from broker.config.catalogue import FLAGS
-from stantools.cli.migrationview import cutover_as_json
 from stantools.cli.verbs import module_of, summaries
 from stantools.format import envelope, kernels
 from stantools.format.crc import Crc
@@ -31,6 +30,7 @@ from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.serverlog import LINES, WRAPPERS
 from stantools.inspection.start_verdict import StartFlaw, StartFlawKind
 from stantools.migration.followed_store import Cutover
+from stantools.migration.migration_report import cutover_json
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
@@ -354,7 +354,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     merge = printed("merge", *(str(lost / each) for each in "abc"), "--out", str(tmp_path / "new"), "-o", "json")
     to = ("--out", str(tmp_path / "backups"), "--plan", str(tmp_path / "plan.yaml"), "--yes")
     migrate = printed("migrate", store, *to, "-o", "json")
-    ended = cutover_as_json(Cutover(cast(Any, None), [], 0.0, "", 0.0))
+    ended = cutover_json(Cutover(cast(Any, None), [], 0.0, "", 0.0))
     diff = printed("diff", store, damaged, "-o", "json")
     verify = printed("verify", damaged, "-o", "json")
     doctor = printed("report", damaged, "--html", str(tmp_path / "page.html"), "-o", "json")

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from stantools.escaping import escape, escape_line
+from stantools.inspection.report import Role as Role
 
-#: Meaning of a text: plain, good, warning, bad, secondary, emphasised, selectable.
-Role = Literal["", "good", "warn", "bad", "dim", "strong", "accent"]
 #: A cell of a table, or a part of a line.
 Cell = str | tuple[str, Role]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from stantools.cli import console
 from stantools.cli.click_options import (
@@ -19,14 +17,12 @@ from stantools.cli.click_options import (
     store_argument,
     verb,
 )
-from stantools.cli.output import print_json, table_text
+from stantools.cli.reporttext import preview, show, show_plan
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import describe_ranges, format_size
 from stantools.options import FORCE, SliceOptions, declared
 from stantools.recovery.recovery_options import CompactOptions, CompactTarget
 
 if TYPE_CHECKING:
-    from stantools.recovery.compact import CompactionPlan, CompactionResult
     from stantools.store.limits import SliceLimits
     from stantools.store.read_options import ReadOptions
 
@@ -72,6 +68,7 @@ def command(
         finish_replacement,
         plan_compaction,
     )
+    from stantools.recovery.compact.compaction_report import compaction_report
     from stantools.sources.source import Capability
 
     out, in_place = where.out, where.in_place
@@ -90,66 +87,16 @@ def command(
         check_stopped([source], force=force)
     with ByteProgress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
         plan = plan_compaction(opened, options, progress=shown.advance)
-    result: CompactionResult | None = None
-    if console.output() == "table":
-        _print_plan(plan)
-    if not consent.dry_run:
-        question = f"Replace {console.escape(str(store))} (a copy is kept beside it)?"
-        if in_place and not console.confirm(question, yes=consent.yes):
-            console.note("nothing was changed")
-            return ExitCode.REFUSED
-        with ByteProgress("write", plan.bytes_before) as shown:
-            if out is not None:
-                result = apply_compaction(plan, out, progress=shown.advance)
-            else:
-                result = compact_in_place(plan, backup=where.backup, force=force, progress=shown.advance)
-    if console.output() == "json":
-        print_json(_as_json(plan, options, result))
-    elif result is None:
-        click.echo("nothing was changed")
-    else:
-        click.echo(f"compacted store: {console.escape(str(result.path))}, {format_size(result.bytes)}; verified")
-        if result.backup:
-            click.echo(f"the old store is kept as {console.escape(str(result.backup))}")
-    return ExitCode.CLEAN
-
-
-def _as_json(plan: CompactionPlan, options: CompactOptions, result: CompactionResult | None) -> dict[str, Any]:
-    return {
-        "source": str(plan.store.path),
-        "written": result is not None,
-        "out": str(result.path) if result else None,
-        "backup": str(result.backup) if result and result.backup else None,
-        "summary": plan.summary(),
-        "drop_orphans": options.drop_orphans,
-        "channels": [
-            {
-                "name": channel.files.name,
-                "kept": channel.kept.as_json(),
-                "messages": channel.messages,
-                "dropped": channel.skip,
-                "subscriptions": channel.subscriptions,
-                "orphans_dropped": sorted(channel.orphans),
-            }
-            for channel in plan.channels
-        ],
-    }
-
-
-def _print_plan(plan: CompactionPlan) -> None:
-    rows = [
-        (
-            channel.files.name,
-            channel.messages,
-            describe_ranges(channel.kept, 4),
-            channel.skip or None,
-            len(channel.slices),
-            channel.subscriptions,
-            len(channel.orphans) or None,
-        )
-        for channel in plan.channels
-    ]
-    if rows:
-        headers = ("channel", "kept", "sequences", "dropped", "slices now", "subs", "orphans dropped")
-        click.echo(table_text(headers, rows, right=("kept", "dropped", "slices now", "subs", "orphans dropped")))
-    click.echo(f"{format_size(plan.bytes_before)} now, about {format_size(plan.bytes_after)} afterwards")
+    if consent.dry_run:
+        return show_plan(compaction_report(plan))
+    preview(compaction_report(plan))
+    question = f"Replace {console.escape(str(store))} (a copy is kept beside it)?"
+    if in_place and not console.confirm(question, yes=consent.yes):
+        console.note("nothing was changed")
+        return ExitCode.REFUSED
+    with ByteProgress("write", plan.bytes_before) as shown:
+        if out is not None:
+            result = apply_compaction(plan, out, progress=shown.advance)
+        else:
+            result = compact_in_place(plan, backup=where.backup, force=force, progress=shown.advance)
+    return show(compaction_report(plan, result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.connection_options import connection_options, or_selected
 from stantools.cli.output import show, table_text
-from stantools.cli.verify import finding_rows, print_findings
+from stantools.cli.reporttext import print_findings
+from stantools.cli.reporttext import show as show_report
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
     from stantools.inspection.node import NodeReport
+    from stantools.inspection.report import Report
     from stantools.migration.proof.stream_proof import Proof
     from stantools.nats.connect_options import ConnectOptions
     from stantools.pipeline.jobs.diff import PairDifference
@@ -72,16 +75,10 @@ def command(
     Exit code 0: no difference. 1: there are differences other than informational ones.
     """
     if _URL.match(other) or other.startswith("#"):
-        findings, facts, text = _with_stream(store, other, channels, workers, connect_options, read_options)
+        report = _with_stream(store, other, channels, workers, connect_options, read_options)
     else:
-        findings, facts, text = _with_store(store, Path(other), channels, workers, read_options)
-    show(
-        lambda: {**facts, "findings": [each.as_json() for each in findings]},
-        lambda: _print(findings, text),
-        DIFFERENCE_COLUMNS,
-        finding_rows(findings, DIFFERENCE_COLUMNS),
-    )
-    return ExitCode.FINDINGS if _serious(findings) else ExitCode.CLEAN
+        report = _with_store(store, Path(other), channels, workers, read_options)
+    return show_report(report)
 
 
 @pipeline.job("diff", *_FORMATS)
@@ -100,6 +97,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
     Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
     """
     from stantools.cli.progress import ByteProgress
+    from stantools.inspection.report import finding_records
     from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
 
     for path in (stores, others):
@@ -113,22 +111,15 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
     for each in result.stores:
         _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)
     rows = (
-        row
+        [each.pair.first.root, each.pair.second.root, *row]
         for each in result.stores
-        for row in finding_rows(
-            each.found.findings, DIFFERENCE_COLUMNS, prefix=[each.pair.first.root, each.pair.second.root]
-        )
+        for row in finding_records(each.found.findings, DIFFERENCE_COLUMNS)[1]
     )
     show(result.as_json, lambda: _print_pairs(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)
     return pipeline.ended(result)
 
 
-_Result = tuple[list["Finding"], dict[str, Any], str]
-
-
-def _with_store(
-    store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions
-) -> _Result:
+def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions) -> Report:
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
@@ -153,7 +144,7 @@ def _with_store(
         shown.found(*found.findings)
     _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    return found.findings, facts, _in_both(found.messages, found.channels)
+    return _report(found.findings, facts, _in_both(found.messages, found.channels))
 
 
 def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
@@ -172,7 +163,7 @@ def _with_stream(
     workers: int,
     connect_options: ConnectOptions,
     read_options: ReadOptions,
-) -> _Result:
+) -> Report:
     from dataclasses import replace
 
     from stantools.migration.tasks import run
@@ -199,7 +190,7 @@ def _with_stream(
         f"{', '.join(map(console.escape, names))} "
         f"{'was' if proof.messages == 1 else 'were'} compared with stream {console.escape(stream)}, {rate}"
     )
-    return proof.findings, facts, text
+    return _report(proof.findings, facts, text)
 
 
 async def _prove(
@@ -251,13 +242,17 @@ def _in_both(messages: int, channels: int) -> str:
     return f"{counted(messages, 'message')} in {counted(channels, 'channel')} {verb} in both stores"
 
 
-def _serious(findings: list[Finding]) -> bool:
-    return any(each.severity.value != "info" for each in findings)
+def _report(findings: Sequence[Finding], facts: Mapping[str, Any], text: str) -> Report:
+    from stantools.inspection.report import Report, finding_records
 
-
-def _print(findings: list[Finding], text: str) -> None:
-    print_findings(findings)
-    _conclude(text, None if not _serious(findings) else counted(len(findings), "finding"))
+    report = Report(findings=findings, records=finding_records(findings, DIFFERENCE_COLUMNS))
+    report.document = lambda: {**facts, "findings": [each.as_json() for each in findings]}
+    if any(each.severity.value != "info" for each in findings):
+        report.code, report.role = ExitCode.FINDINGS, "bad"
+        report.verdict = f"different: {counted(len(findings), 'finding')}; {text}"
+    else:
+        report.verdict, report.role = f"no difference: {text}", "good"
+    return report
 
 
 def _print_pairs(result: JobResult[PairDifference]) -> None:
@@ -273,16 +268,12 @@ def _print_pairs(result: JobResult[PairDifference]) -> None:
     console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with differences: see -o json\n")
     messages, channels = (sum(getattr(pair.found, name) for pair in pairs) for name in ("messages", "channels"))
     text = _in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
+    if result.clean:
+        click.echo(console.paint(f"no difference: {text}", "green", err=False))
+        return
     found = counted(sum(len(pair.found.findings) for pair in pairs), "finding")
     failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
-    _conclude(text, None if result.clean else f"{found}{failed}")
-
-
-def _conclude(text: str, differences: str | None) -> None:
-    if differences is None:
-        click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")
-    else:
-        click.echo(f"{console.paint('different', 'red', err=False)}: {differences}; {text}")
+    click.echo(console.paint(f"different: {found}{failed}; {text}", "red", err=False))
 
 
 def _line(pair: PairDifference) -> tuple[object, ...]:

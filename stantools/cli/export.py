@@ -10,25 +10,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import click
-
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import dry_run_option, given, options_of, verb
-from stantools.cli.output import print_json
-from stantools.errors import ExitCode, StoreUnreadableError, UsageError
-from stantools.notation import counted, format_size
+from stantools.cli.reporttext import show, show_plan
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.options import WORKERS, Option
 from stantools.pipeline.export.request import STDOUT, ExportOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.cli.progress import ByteProgress
-    from stantools.pipeline.export.export_layout import ExportLayout, Result
+    from stantools.pipeline.export.export_layout import Result
     from stantools.pipeline.export.request import Export
-    from stantools.pipeline.tables.model import FailedRead
     from stantools.pipeline.tables.table_options import TableOptions
 
-#: Failures that are named one by one.
+#: Stores that are opened for a warning.
 _MANY = 20
 
 
@@ -149,14 +145,15 @@ def job(
 def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -> int:
     """Writes, except in a dry run; prints the result and returns the exit code."""
     from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.export.export_report import export_plan_report, export_report
 
     export.check_target()
     _tell_of_nodes(export)
     if write is None:
-        return _show_plan(export)
+        return show_plan(export_plan_report(export))
     with ByteProgress("export", export.size) as shown:
         result = write(shown)
-    return _show_result(result, export.options)
+    return show(export_report(result, export.options))
 
 
 def _tell_of_nodes(export: Export) -> None:
@@ -193,60 +190,3 @@ def _print(data: bytes | memoryview) -> None:
         from stantools.store.durable import unwritable
 
         raise unwritable(problem, "standard output") from problem
-
-
-def _report_unreadable(unreadable: list[FailedRead]) -> None:
-    for each in unreadable[:_MANY]:
-        console.warning(each.message, each.remedy)
-    if len(unreadable) > _MANY:
-        console.warning(f"{len(unreadable) - _MANY} more cannot be read; see -o json or the manifest")
-
-
-def _show_plan(export: Export) -> int:
-    export_options, layout, plan, size = export.export_options, export.layout, export.plan, export.size
-    _report_unreadable(plan.unreadable)
-    if console.output() == "json":
-        print_json(
-            {
-                "written": False,
-                "target": export_options.to,
-                **layout.as_json(),
-                "stores": [store.root for store in plan.stores],
-                "parts": len(plan.splits),
-                "bytes_to_read": size,
-                "failed": [each.as_json() for each in plan.unreadable],
-            }
-        )
-    else:
-        stores, parts = counted(len(plan.stores), "store"), counted(len(plan.splits), "part")
-        click.echo(
-            f"would write the table {layout.table} of {stores} to {console.escape(export_options.to)}: "
-            f"{_kind(layout)}, {format_size(size)} to read in {parts}; nothing was written"
-        )
-    return ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN
-
-
-def _show_result(result: Result, options: TableOptions) -> int:
-    from stantools.pipeline.export.run import manifest
-
-    layout, written = result.layout, result.written
-    _report_unreadable(result.unreadable)
-    if damaged := written.damaged(layout.table):
-        kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
-        rows = f"{damaged} {'row marks' if damaged == 1 else 'rows mark'}"
-        console.warning(f"{rows} damage or something unreadable: {kinds}", "see: stantools verify STORE")
-    if console.output() == "json":
-        print_json(
-            {"written": True, "target": result.target, "clean": result.clean, **manifest(result, options)},
-        )
-    elif result.target is not None:
-        click.echo(
-            f"{counted(written.rows, 'row')} of the table {layout.table} in {console.escape(result.target)}: "
-            f"{counted(len(written.files), 'file')}, {format_size(written.size)}, {_kind(layout)}"
-        )
-    return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
-
-
-def _kind(layout: ExportLayout) -> str:
-    compressed = "" if layout.compression == "none" else f" ({layout.compression})"
-    return f"{layout.format}{compressed}"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import click
-
-from stantools.cli import console
 from stantools.cli.click_options import (
     dry_run_option,
     given,
@@ -17,14 +14,11 @@ from stantools.cli.click_options import (
     stores_argument,
     verb,
 )
-from stantools.cli.output import table_text
 from stantools.cli.salvage import carry_out, check_out
 from stantools.options import FORCE, OUT
 from stantools.recovery.recovery_options import MergeOptions
 
 if TYPE_CHECKING:
-    from stantools.recovery.merge import MergePlan
-    from stantools.recovery.salvage import SalvagePlan, SalvageResult
     from stantools.store.read_options import ReadOptions
 
 
@@ -62,6 +56,7 @@ def command(
     from stantools.cli.opening import check_stopped, open_sources
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.merge import plan_merge
+    from stantools.recovery.merge.merge_report import merge_report
     from stantools.sources.source import Capability
 
     check_out(out, dry_run=dry_run)
@@ -70,36 +65,4 @@ def command(
     check_stopped(sources, force=force or dry_run)
     with ByteProgress("plan") as shown:
         plan = plan_merge(nodes, read_options, options, progress=shown.advance)
-    if console.output() == "table":
-        _print_nodes(plan)
-    return carry_out(plan, None if dry_run else out, _report)
-
-
-def _report(planned: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
-    from stantools.recovery.salvage.manifest import report
-
-    plan = cast("MergePlan", planned)
-    document = report(plan, result, check)
-    return {
-        **document,
-        **plan.account(),
-        "channels": [plan.channel_json(each) for each in plan.channels],
-        "clients": len(plan.clients),
-        "subscriptions": document["summary"]["subscriptions"],
-    }
-
-
-def _print_nodes(plan: MergePlan) -> None:
-    rows = [
-        (
-            each.name,
-            each.report.last_term if each.report else None,
-            each.report.last if each.report else None,
-            each.report.base.index if each.report and each.report.base else None,
-            each.messages if each.files.data else None,
-            "its log counts" if each.name == plan.log.winner else "behind" if each.stale else None,
-        )
-        for each in plan.nodes
-    ]
-    headers = ("node", "term", "last entry", "snapshot", "messages", "")
-    click.echo(table_text(headers, rows, right=headers[1:5]))
+    return carry_out(plan, None if dry_run else out, merge_report)

@@ -29,7 +29,8 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, or_selected
-from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
+from stantools.cli.migrationview import show_plans, show_stores
+from stantools.cli.reporttext import preview, show
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
@@ -226,12 +227,13 @@ def plan_stage(planned: PlannedMigration) -> int:
     It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
     lists the data left out, with reasons.
     """
+    from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.plan.planfile import render_plan, write_plan
-    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with planned.target(start=False) as target:
         source, plan = planned.plan(target, running=True)
-        problems = Migration(plan, source, target).problems()
+        report = migration_plan_report(plan, Migration(plan, source, target).problems())
     if str(planned.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
@@ -239,8 +241,8 @@ def plan_stage(planned: PlannedMigration) -> int:
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
-        show_plan(plan, problems)
-    return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
+        preview(report)
+    return ExitCode.FINDINGS if report.code else ExitCode.CLEAN
 
 
 @_stage("apply")
@@ -281,6 +283,7 @@ def apply_stage(
 def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options: PlanStoreOptions) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.checks import find_changes
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import Migration
@@ -294,7 +297,7 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
             results = Migration(plan, source, target, file=plan_file).verify(watch, store_options.parallel)
-    return show_outcome(plan, results, None)
+    return show(migration_report(plan, results))
 
 
 def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
@@ -330,6 +333,7 @@ def _follow(
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
+    from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared_stream import prepare
     from stantools.migration.targets.server_destination import ServerDestination
@@ -367,7 +371,7 @@ def _follow(
                 "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
         write_plan(file, cutover.plan)
-    return show_outcome(cutover.plan, cutover.results, None, cutover)
+    return show(migration_report(cutover.plan, cutover.results, cutover=cutover))
 
 
 def _confirm(
@@ -377,13 +381,15 @@ def _confirm(
 
     With `again`, the command that applies the plan later, the plan is written first.
     """
-    from stantools.migration.workflow import foreseen, refuse
+    from stantools.migration.migration_report import migration_plan_report
+    from stantools.migration.workflow import refuse
     from stantools.notation import counted
 
     plan, problems = migration.plan, migration.problems()
-    show_plan(plan, problems)
+    report = migration_plan_report(plan, problems)
+    preview(report)
     if consent.dry_run:
-        return foreseen(problems, findings=plan.lossy)
+        return report.code
     refuse(plan, problems, accept_loss=settings.accept_loss)
     if again:
         migration.keep_plan()
@@ -398,6 +404,7 @@ def _confirm(
 def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.migration_report import migration_report
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
     if (settled := _confirm(migration, "migrate", settings, consent, again if new else "")) is not None:
@@ -413,7 +420,7 @@ def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMo
                 "interrupted; complete streams stay, unfinished ones are continued or restarted",
                 f"to continue: the same command, or {again}",
             ) from interruption
-    code = show_outcome(plan, results, migration.file)
+    code = show(migration_report(plan, results, migration.file))
     if plan.broker and all(result.good for result in results):
         console.note(
             f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"

@@ -20,7 +20,6 @@ from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.errors import ExitCode
 from stantools.escaping import known
-from stantools.notation import describe_sequences
 
 SCHEMA = 1
 #: Minimum width of a text column.
@@ -295,12 +294,6 @@ def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) 
         print_csv(headers, rows)
     else:
         print_ndjson(dict(zip(headers, row, strict=True)) for row in rows)
-
-
-def place_text(file: str, offset: int | None, length: str, reason: str, sequences: Iterable[Sequence[int]]) -> str:
-    """Describes data that was left out, and its place."""
-    place = escape(file) + (f" at {offset}" if offset is not None else "") + (f", {length}" if length else "")
-    return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
 
 
 def payload_text(data: bytes, data_format: str) -> str:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stantools.cli import console
-from stantools.notation import format_size
+from stantools.notation import format_left, format_pace, format_size
 
 _QUIET_SECONDS = 0.5
 _EVERY = 0.2
@@ -95,14 +95,6 @@ def bar(done: int, total: int) -> str:
     return f"[{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}"
 
 
-def left_text(seconds: float | None) -> str:
-    """Returns the time left, for the end of a line; "" if unknown."""
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"  {minutes}:{rest:02d} left"
-
-
 class ByteProgress(StatusLine):
     """Shows the bytes done. Threads may advance it.
 
@@ -163,8 +155,8 @@ class ByteProgress(StatusLine):
         if self._total:
             text = f"{self._task}  {bar(self._done, self._total)}"
             text += f"  {format_size(self._done)} of {format_size(self._total)}"
-        text += f"  {format_size(int(self._rate(now)))}/s"
+        text += f"  {format_pace(self._done, now - self._started, 'bytes')}"
         if self._tasks is not None:
             text += f"  {self._tasks[0]} of {self._tasks[1]} tasks"
-        text += left_text(self._left(now) if self._total else None)
+        text += format_left(self._left(now) if self._total else None)
         return text + (f"  {self._findings} findings" if self._findings else "")

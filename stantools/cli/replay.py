@@ -22,9 +22,10 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.connection_options import connection_options
-from stantools.cli.replayreport import how_to_go_on, show_outcome, show_plan, tell_pace, warn
-from stantools.errors import ExitCode, StantoolsError, StoreUnreadableError, UsageError
+from stantools.cli.reporttext import show
+from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
+from stantools.notation import and_more, some_of
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import ReplayOutcome, ReplaySpeed
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from stantools.migration.source import StoreSource
     from stantools.nats.connect_options import ConnectOptions
     from stantools.store.read_options import ReadOptions
+
+#: Places that are not intact, and are named.
+_MANY = 20
+#: Seconds of a replay whose plan is noted before it begins.
+_LONG = 60
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -77,6 +83,7 @@ def command(
     stored ones are looked up. Plain subjects and streaming servers get nothing twice after Ctrl-C; messages in flight
     when the process was killed or the connection broke are sent again.
     """
+    from stantools.migration.replay.replay_report import plan_sentence, replay_plan_report, replay_report
     from stantools.migration.replay.run import ReplayOutcome, ReplaySpeed
     from stantools.migration.replay.selection import ReplaySelection, plan_replay
     from stantools.migration.replay.state import ReplayStateFile, default_path
@@ -100,22 +107,22 @@ def command(
         positions = earlier.state.channels if earlier is not None else {}
         plan.check_positions(source, positions)
         left = plan.after(positions)
-        code = ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
         if dry_run:
-            show_plan(left, pace, source)
-            return code
+            return show(replay_plan_report(left, pace, source))
         if not left.messages:
             console.note("the selection has no message to replay")
             if earlier is not None:
                 earlier.remove()
-            show_outcome(left, ReplayOutcome(finished=True), source, None)
-            return code
-        tell_pace(left, pace)
+            return show(replay_report(left, ReplayOutcome(finished=True), source, None))
+        if pace.seconds(left) >= _LONG:
+            console.note(f"{plan_sentence(left, pace)}; --speed sets the pace, Ctrl-C stops, --resume continues")
         with nullcontext(earlier) if earlier is not None else ReplayStateFile(path, identity, resume=False) as file:
             file.state.selection = chosen.fixed(source.channels).as_json()
             outcome = _replay(plan, left, connect_options, options, file, pace)
-            show_outcome(left, outcome, source, None if outcome.finished else path)
-    return code if outcome.finished else ExitCode.INTERRUPTED
+            code = show(replay_report(left, outcome, source, None if outcome.finished else path))
+    if not outcome.finished:
+        console.note(f"interrupted; {_how_to_continue(path)}")
+    return code
 
 
 def _source(store: Path, options: ReplayOptions, workers: int, read_options: ReadOptions) -> StoreSource:
@@ -136,8 +143,30 @@ def _source(store: Path, options: ReplayOptions, workers: int, read_options: Rea
         names = datastore.chosen(options.channels)
         with ByteProgress("plan", lambda: datastore.data_size(names)) as shown:
             source = read_source(datastore, source_options, progress=shown.advance)
-    warn(source, key_given=read_options.encryption_key is not None)
+    _warn(source, key_given=read_options.encryption_key is not None)
     return source
+
+
+def _warn(source: StoreSource, *, key_given: bool) -> None:
+    """Reports on stderr the messages that cannot be replayed, and suspicious ones."""
+    from stantools.inspection.report import place_text
+
+    losses = [dropped for dropped in source.dropped if dropped.loss]
+    for dropped in losses[:_MANY]:
+        place = place_text(dropped.file, dropped.offset, 0, dropped.reason, dropped.sequences)
+        console.warning(f"not intact: {place}")
+    if len(losses) > _MANY:
+        console.warning(f"{and_more(len(losses) - _MANY, 'place', 'that is/that are')} not intact")
+    sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
+    if sealed and not key_given:
+        console.note(
+            f"payloads of {some_of(sealed, 3)} may be encrypted and are sent as stored; to decrypt them, give "
+            "--encryption-key-env or --encryption-key-file"
+        )
+
+
+def _how_to_continue(state: Path) -> str:
+    return f"the same command with --resume continues from {console.escape(str(state))}"
 
 
 def _resumed_selection(file: ReplayStateFile, chosen: ReplaySelection) -> ReplaySelection:
@@ -197,13 +226,13 @@ def _replay(
     try:
         outcome = run(work())
     except asyncio.CancelledError:
-        console.note(how_to_go_on(file.path))
+        console.note(_how_to_continue(file.path))
         raise KeyboardInterrupt from None
     except StantoolsError:
         if new and not file.state.channels and not file.state.streams:
             file.remove()
         else:
-            console.note(how_to_go_on(file.path))
+            console.note(_how_to_continue(file.path))
         raise
     if outcome.finished:
         file.remove()

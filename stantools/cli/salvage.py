@@ -18,22 +18,22 @@ from stantools.cli.click_options import (
     store_argument,
     verb,
 )
-from stantools.cli.output import place_text, show, table_text
+from stantools.cli.output import show, table_text
+from stantools.cli.reporttext import show as show_report
+from stantools.cli.reporttext import show_plan
 from stantools.errors import ExitCode, UsageError
-from stantools.escaping import beside, shell_word
-from stantools.notation import counted, describe_ranges, format_size, some_of
+from stantools.escaping import shell_word
+from stantools.notation import counted, format_size
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.recovery_options import SalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
+    from stantools.inspection.report import Report
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
     from stantools.pipeline.tables.table_options import TableOptions
-    from stantools.recovery.salvage import SalvagePlan, SalvageResult
-    from stantools.recovery.salvage.check import NewStoreCheck
+    from stantools.recovery.salvage import SalvagePlan
     from stantools.store.read_options import ReadOptions
-
-_MANY = 20
 
 
 @verb("salvage", "table", "json")
@@ -59,7 +59,6 @@ def command(
     from stantools.cli.opening import check_stopped, open_source
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import plan_salvage
-    from stantools.recovery.salvage.manifest import report
     from stantools.sources.source import Capability
 
     check_out(out, dry_run=dry_run)
@@ -69,7 +68,7 @@ def command(
     check_stopped([source], force=force or dry_run)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
-    return carry_out(plan, None if dry_run else out, report, opened.key)
+    return carry_out(plan, None if dry_run else out, key=opened.key)
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:
@@ -79,34 +78,32 @@ def check_out(out: Path | None, *, dry_run: bool) -> None:
 
 
 def carry_out(
-    plan: SalvagePlan,
-    out: Path | None,
-    report: Callable[[SalvagePlan, SalvageResult | None, dict[str, Any] | None], dict[str, Any]],
-    key: bytes | None = None,
+    plan: SalvagePlan, out: Path | None, described: Callable[..., Report] | None = None, key: bytes | None = None
 ) -> int:
     """Writes and checks a new store, prints the result, and returns the exit code.
 
     Args:
         out: The new store; None only prints the plan.
-        report: Makes the json document.
+        described: Makes the report.
         key: The server's encryption key, if given.
     """
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import apply_salvage
-    from stantools.recovery.salvage.check import check_new_store, exit_code
+    from stantools.recovery.salvage.check import check_new_store
+    from stantools.recovery.salvage.salvage_report import salvage_report
 
-    result: SalvageResult | None = None
-    check: NewStoreCheck | None = None
-    if out is not None:
-        with ByteProgress("write", plan.bytes) as shown:
-            result = apply_salvage(plan, out, progress=shown.advance)
-        usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
-        with ByteProgress("verify") as shown:
-            check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
-    show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
-    if check is not None and not check.good:
+    described = described or salvage_report
+    if out is None:
+        return show_plan(described(plan))
+    with ByteProgress("write", plan.bytes) as shown:
+        result = apply_salvage(plan, out, progress=shown.advance)
+    usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
+    with ByteProgress("verify") as shown:
+        check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
+    code = show_report(described(plan, result, check, key=_server_key()))
+    if not check.good:
         _tell_mistake(str(out))
-    return exit_code(plan, check)
+    return code
 
 
 _STORES_OUT = OUT.like(
@@ -171,97 +168,6 @@ def _tell_mistake(out: str) -> None:
     )
 
 
-def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck | None) -> None:
-    rows = [
-        (
-            each.name,
-            each.sequences.count(),
-            describe_ranges(each.sequences, 4),
-            describe_ranges(each.filled, 4) if each.filled else None,
-            len(each.subscriptions),
-            each.origin or None,
-        )
-        for each in plan.channels
-    ]
-    if rows:
-        headers = ("channel", "kept", "sequences", "filled", "subs", "origin")
-        click.echo(table_text(headers, rows, right=("kept", "subs")))
-    if plan.server_note:
-        click.echo(f"server.dat: {console.escape_lines(plan.server_note)}")
-    for change in plan.changes[:_MANY]:
-        click.echo(f"changed: {console.escape_line(change)}")
-    console.left_out(len(plan.changes) - _MANY, "change")
-    for dropped in plan.dropped[:_MANY]:
-        what = console.paint(dropped.fate.value, "red", err=False) if dropped.loss else dropped.fate.value
-        length = counted(dropped.length, "byte") if dropped.length else ""
-        offset = dropped.offset if dropped.offset >= 0 else None
-        click.echo(f"{what}: {place_text(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
-    console.left_out(len(plan.dropped) - _MANY, "place")
-    suspected = {dropped.reason for dropped in plan.dropped}
-    for channel in plan.channels:
-        for end in channel.unknown:
-            if end in suspected:
-                continue
-            click.echo(console.wrapped(f"unknown: {console.escape_line(end)}", 2))
-    kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
-    click.echo(console.wrapped(f"messages: {plan.outcome.sentence()}", 2))
-    if result is None:
-        click.echo(f"would keep {kept}; nothing was written")
-        return
-    click.echo(f"kept {kept}")
-    click.echo(f"new store: {console.escape(str(result.path))} (report: {console.escape(result.manifest.name)})")
-    if check:
-        says = "verify is clean and the server would start" if check.good else "verify or forecast found a problem"
-        click.echo(f"checked: {console.paint(says, 'green' if check.good else 'red', err=False)}")
-        for finding in check.as_json()["findings"][:_MANY]:
-            click.echo(
-                f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
-            )
-        if check.good:
-            if check.start.suspected:
-                _print_question(result, check.start.suspected)
-            else:
-                _print_next(plan, result, check.start.options)
-
-
-def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:
-    """Prints how to find out whether payloads are encrypted: a start with the wrong choice does harm."""
-    names = some_of([console.escape(each) for each in suspected], 3)
-    click.echo(
-        console.wrapped(
-            f"next: find out whether payloads are encrypted ({names}), before a server is started: with the key of the "
-            "old server in the variable, this command tells whether the key decrypts them",
-            2,
-        )
-    )
-    words = ("stantools", "doctor", str(result.path), "--encryption-key-env", SERVER_KEY_VARIABLE)
-    click.echo(f"  {' '.join(map(shell_word, words))}")
-    text = "If the old server ran with -encrypt, start the new one with it and the same key; if not, start it without."
-    click.echo(console.wrapped(text, 2))
-
-
-def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ...]) -> None:
-    """Prints the pasteable commands to start a server on the new store, and to fill its gaps."""
-    from stantools.recovery.salvage.check import ENCRYPT
-
-    key = _server_key() if ENCRYPT in options else ""
-    text = (
-        "next: start the server on the new store, with ports, users and limits as before; the original server or ours:"
-    )
-    click.echo(console.wrapped(text, 2))
-    words = " ".join(map(shell_word, ("-st", "FILE", "-dir", str(result.path), *options)))
-    for program in ("nats-streaming-server", "stan-broker"):
-        click.echo(f"  {key}{program} {words}")
-    gaps = [each.gaps.count() for each in plan.channels if each.gaps and not each.filled]
-    if gaps and all(each.fillable for each in plan.channels):
-        where = f"{counted(sum(gaps), 'sequence', 'is/are')} missing in {counted(len(gaps), 'channel')}"
-        text = f"{where}; servers skip gaps. If subscribers must not, fill them with empty messages:"
-        click.echo(console.wrapped(text, 2))
-        filled = str(beside(result.path, "filled"))
-        again = ("stantools", "salvage", str(result.path), "--out", filled, "--fill-gaps")
-        click.echo(f"  {' '.join(map(shell_word, again))}")
-
-
 def _server_key() -> str:
     """Returns the environment variable with the encryption key, in front of the server's command."""
     given = click.get_current_context().params
@@ -272,6 +178,8 @@ def _server_key() -> str:
 
 
 def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
+    from stantools.inspection.report import place_text
+
     headers = (
         "store",
         "name",
@@ -291,9 +199,8 @@ def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
         pipeline.print_heading(store.root)
         lost = [each for each in store.report["dropped"] if each["loss"]]
         for each in lost[: pipeline.NAMED]:
-            length = f"{each['length']} bytes" if each["length"] else ""
-            place = place_text(each["file"], each["offset"], length, each["reason"], each["sequences"])
-            click.echo(f"  {each['fate']}: {place}")
+            place = place_text(each["file"], each["offset"], each["length"], each["reason"], each["sequences"])
+            click.echo(f"  {each['fate']}: {console.escape_line(place)}")
         console.left_out(len(lost) - pipeline.NAMED, "place", head="  ")
     console.left_out(len(lossy) - pipeline.NAMED, "store", tail=" with losses: see -o json")
     click.echo(_conclusion(result, dry_run=dry_run))

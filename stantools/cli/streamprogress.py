@@ -10,8 +10,9 @@ from typing import Any, Self
 
 from stantools.cli import console
 from stantools.cli.console import escape
-from stantools.cli.progress import JSON_EVERY, StatusLine, bar, left_text
+from stantools.cli.progress import JSON_EVERY, StatusLine, bar
 from stantools.migration.journal import JournalObserver
+from stantools.notation import format_left, format_pace
 
 #: streams named on the line
 _NAMED = 3
@@ -134,7 +135,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         if (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
-            text += f"{_short(self._rate)} msgs/s{left_text(self._left())}"
+            text += format_pace(self._rate, 1, "msgs") + format_left(self._left())
         parts = [_task_text(name, task, now) for name, task in list(self._tasks.items())[:_NAMED]]
         if len(self._tasks) > _NAMED:
             parts.append(f"and {len(self._tasks) - _NAMED} more")
@@ -149,9 +150,3 @@ def _task_text(name: str, task: _StreamStageLine, now: float) -> str:
         if 0 < task.done < task.total:
             text += f" ({(task.total - task.done) / rate:.0f} s)"
     return text
-
-
-def _short(rate: float) -> str:
-    if rate >= 1e6:
-        return f"{rate / 1e6:.1f}M"
-    return f"{rate / 1e3:.0f}k" if rate >= 1e4 else f"{rate:.0f}"

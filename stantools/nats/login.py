@@ -124,6 +124,15 @@ def redacted(url: str) -> str:
     return found if "[:" in found or "]:" in found else _NO_PORT.sub(":[REDACTED]", found)
 
 
+_USER: Final = re.compile(r"((?:[^/?#]*:)?//)?[^/?#]*@")
+
+
+def without_login(url: str) -> str:
+    """Returns a well-formed URL without user and password."""
+    user = _USER.match(url)
+    return (user[1] or "") + url[user.end() :] if user else url
+
+
 @dataclass(frozen=True, slots=True)
 class Login:
     """The credentials of a client; empty fields were not given."""

@@ -76,7 +76,7 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     assert outcome.code == 0
     assert outcome.out.startswith("nothing to repair: no file ends inside a record; but only the ends were checked")
     assert f"`stantools verify {store}`" in outcome.out
-    assert outcome.out.endswith("; nothing was changed\n")
+    assert outcome.out.endswith("\nnothing was changed\n")
     dry = run("truncate-bad-eof", store, "--dry-run")
     assert (dry.code, dry.out) == (outcome.code, outcome.out)
     assert tree(store) == before

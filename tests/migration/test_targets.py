@@ -180,7 +180,7 @@ def test_the_servers_disk_is_full(
     words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", 1, "--restore-timeout", 30]
     failed = run(place, *words, expect=ExitCode.UNREACHABLE)
     assert failed.stderr.count("error: ") == 1
-    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with:\n  stantools migrate apply" in failed.stdout
     assert failed.stdout.count("not begun") >= 1
 
 
@@ -206,7 +206,7 @@ def test_a_server_that_others_have_filled(
     failed = run(work, *words, expect=ExitCode.UNREACHABLE)
     errors = [line for line in failed.stderr.splitlines() if "error: " in line]
     assert len(errors) == 1 and "(error 503/10023)" in errors[0]
-    assert "not begun; after removing the cause, continue with: stantools migrate apply" in failed.stderr
+    assert "not begun; after removing the cause, continue with:\n  stantools migrate apply" in failed.stdout
     with_jetstream(others["a"], lambda js: js.delete_stream("OTHERS"))
     run(work, *words)
     for channel in channels_of(heavy_store):

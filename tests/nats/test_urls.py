@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
-from stantools.nats.login import NatsAddress, redacted
+from stantools.nats.login import NatsAddress, redacted, without_login
 
 PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=6, max_size=12)
 
@@ -42,3 +42,18 @@ def test_lists_and_parts_of_them_are_redacted() -> None:
     assert redacted("nats://user:se") == "nats://user:[REDACTED]"
     for url in ("nats://h:4222", "h:4222,g:1", "nats://[::1]:4222", "ws://h:80/path"):
         assert redacted(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://u:p@h:1", "nats://h:1"),
+        ("nats://a:b:c@[::1]:4", "nats://[::1]:4"),
+        ("u@h", "h"),
+        ("//u:p@h/x", "//h/x"),
+        ("ws://u@h/p@t?x#y", "ws://h/p@t?x#y"),
+        *((plain, plain) for plain in ("h:4222", "/p@q", "http://h?x=a@b", "http://[::1")),
+    ],
+)
+def test_urls_without_login(url: str, shown: str) -> None:
+    assert without_login(url) == shown

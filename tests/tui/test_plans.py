@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from stantools.cli.main import cli
 from stantools.errors import RefusedError, StantoolsError
+from stantools.inspection.report import RemarkList, Report, ReportRemark, ReportTable, columns
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import Job, JobState
-from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep, duration
+from tui.plans.account import MANY, AccountRows
+from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
 from tui.plans.form import FLAG, NO, YES, FieldError, FormField, OptionForm, optional, path, whole_number
-from tui.plans.wizard import MANY, WIZARDS, FactTable, PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard, entry
-from tui.rows import TableColumn
-from tui.screens.wizard import AccountRows, WizardScreen
+from tui.plans.wizard import WIZARDS, PlanOutcome, PlanPreview, SourceStore, Wizard, entry
+from tui.screens.wizard import WizardScreen
 from tui.views import View
 
 
@@ -50,7 +51,7 @@ class Quiet(Wizard[str]):
         self.ran = True
         if self.problem:
             raise self.problem
-        return PlanOutcome(verdict="done")
+        return PlanOutcome(Report(verdict="done"))
 
 
 class TestForm:
@@ -195,27 +196,42 @@ class TestPace:
         text = "".join(cell[0] if isinstance(cell, tuple) else cell for cell in pace.line(4))
         assert text == "migrate  3,000 messages  1.5k messages/s"
 
-    @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0:00"), (7, "0:07"), (750, "12:30"), (11100, "3:05:00")])
-    def test_duration(self, seconds: float, text: str) -> None:
-        assert duration(seconds) == text
-
 
 class TestAccount:
     def test_no_endless_list(self) -> None:
-        account = FactTable()
-        account.remark([PlanRemark("lost", str(number)) for number in range(MANY + 7)], "more places")
-        assert len(account.remarks) == MANY + 1
-        assert account.remarks[-1].text == "and 7 more places"
+        report = Report()
+        report.list_remarks([ReportRemark("lost", str(number)) for number in range(MANY + 7)], "place")
+        rows = AccountRows(report, 40)
+        assert len(rows) == MANY + 1
+        assert rows.rows(MANY, MANY + 1) == [[("… and 7 more places", "dim")]]
 
     def test_a_window_of_rows(self) -> None:
-        columns = [TableColumn[str]("letter", 5, str), TableColumn[str]("twice", 5, lambda each: 2 * each)]
-        account = FactTable(
-            columns=columns, rows="ab", remarks=[PlanRemark("lost", "one"), PlanRemark("left out", "two")]
-        )
-        rows = AccountRows(account, 40)
+        report = Report(tables=[ReportTable(columns("letter", "twice"), [("a", "aa"), ("b", "bb")])])
+        report.remark("lost", "one")
+        report.remark("left out", "two")
+        rows = AccountRows(report, 40)
         assert len(rows) == 5
         assert rows.rows(1, 4) == [["b", "bb"], [("", "")], [("lost: one", "dim")]]
         assert rows.rows(4, 9) == [[("left out: two", "dim")]]
+
+    def test_columns_of_a_table(self) -> None:
+        titles = columns("name", "count", "none", "lost", numbers=("count", "lost"), roles={"lost": "bad"})
+        rows = [("a\x1b[1m", 1234567, None, 0), ("b" * 99, 2, None, 3)]
+        account = AccountRows(Report(tables=[ReportTable(titles, rows, limit=1)]), 80)
+        # Empty columns are left out; a column of numbers is as wide as they are, one of text grows.
+        assert [(each.title, each.width, each.right, each.grows) for each in account.columns] == [
+            ("name", 20, False, True),
+            ("count", 9, True, False),
+            ("lost", 4, True, False),
+        ]
+        assert account.rows(0, 2) == [["a\\x1b[1m", "1,234,567", "0"], ["b" * 99, "2", ("3", "bad")]]
+
+    def test_warnings_come_first(self) -> None:
+        report = Report(warnings=[ReportRemark("failed", "two", "bad", "again")])
+        report.remark("lost", "three")
+        rows = AccountRows(report, 40, [ReportRemark("warning", "one", "warn")])
+        texts = [cell[0] for [cell] in rows.rows(0, 9)]
+        assert texts == ["warning: one", "failed: two → again", "lost: three"]
 
 
 @given(st.text())
@@ -228,7 +244,7 @@ def test_numbers(text: str) -> None:
 
 @given(st.lists(st.text()), st.integers(1, 200))
 def test_remarks_are_lines_that_are_harmless(texts: list[str], width: int) -> None:
-    rows = AccountRows(FactTable(remarks=[PlanRemark("lost", text) for text in texts]), width)
+    rows = AccountRows(Report(remarks=[RemarkList([ReportRemark("lost", text) for text in texts])]), width)
     lines = rows.rows(0, len(rows))
     assert len(lines) == len(rows) >= len(texts)
     for [cell] in lines:

@@ -32,7 +32,7 @@ def test_equal_to_the_command_line(values: dict[str, str], golden_copy: Callable
     outcome = wizards.run(wizard)
     words = [str(tmp_path / "two") if word == str(tmp_path / "one") else word for word in wizard.command()[1:]]
     told = wizards.command_line(*words)
-    assert told.exit_code == outcome.code == ExitCode.CLEAN, told.stderr
+    assert told.exit_code == outcome.report.code == ExitCode.CLEAN, told.stderr
     assert wizards.snapshot(tmp_path / "one") == wizards.snapshot(tmp_path / "two")
     assert wizards.snapshot(root) == before
     assert outcome.opens == tmp_path / "one" and not outcome.changed

@@ -43,7 +43,7 @@ def test_equal_to_the_command_line(case: str, golden_copy: Callable[[str], Path]
     assert not (tmp_path / "one").exists()
     outcome = wizards.run(wizard)
     told = wizards.command_line("salvage", root, "--out", tmp_path / "two", "--progress", "none")
-    assert outcome.code == told.exit_code
+    assert outcome.report.code == told.exit_code
     assert wizards.snapshot(tmp_path / "one") == wizards.snapshot(tmp_path / "two")
     assert wizards.snapshot(root) == before
     assert outcome.opens == tmp_path / "one"
@@ -100,7 +100,7 @@ def test_a_store_in_use(golden_copy: Callable[[str], Path], tmp_path: Path, monk
     assert "process 7" in told.message
     forced = wizards.look(wizards.fill(wizard, force="yes"))
     assert not forced.obstacles
-    assert any("process 7" in each.text for each in forced.remarks)
+    assert any("process 7" in each.text for each in forced.warnings)
 
 
 @pytest.mark.parametrize("phase", ["writing", "verifying"])
@@ -116,10 +116,10 @@ def test_cancelled(phase: str, golden_copy: Callable[[str], Path], tmp_path: Pat
         assert sorted(path.name for path in tmp_path.iterdir()) == ["many_channels"]
         # And again, now to the end.
         wizards.look(wizard)
-        assert wizards.run(wizard).code == ExitCode.CLEAN
+        assert wizards.run(wizard).report.code == ExitCode.CLEAN
     else:
-        assert job.result.code == ExitCode.INTERRUPTED
-        assert "not verified" in str(job.result.verdict)
+        assert job.result.report.code == ExitCode.INTERRUPTED
+        assert "not verified" in job.result.report.verdict
         assert wizards.command_line("verify", tmp_path / "new").exit_code == 0
 
 

@@ -36,7 +36,7 @@ def test_equal_to_the_command_line_and_the_server(
     assert not preview.obstacles and not preview.idle
     assert wizards.snapshot(root) == before
     outcome = wizards.run(wizard)
-    assert outcome.changed and outcome.code == ExitCode.CLEAN
+    assert outcome.changed and outcome.report.code == ExitCode.CLEAN
     changed = load_expected(case)["server_open_truncate"]["files_changed_by_recovery"]
     for name, sizes in changed.items():
         assert (root / name).stat().st_size == sizes["size_after"]
@@ -44,7 +44,7 @@ def test_equal_to_the_command_line_and_the_server(
     root.rename(tmp_path / "by-the-wizard")
     again = golden_copy(case)
     told = wizards.command_line("truncate-bad-eof", again, "--backup", tmp_path / "others", "--yes")
-    assert told.exit_code == outcome.code
+    assert told.exit_code == outcome.report.code
     assert wizards.snapshot(again) == after
     saved = [path for path in (tmp_path / "backups").rglob("*") if path.is_file() and path.name != "manifest.json"]
     assert saved
@@ -77,7 +77,7 @@ def test_cancelled_while_the_backup_is_made(golden_copy: Callable[[str], Path], 
     assert wizards.snapshot(root) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [TORN]
     wizards.look(wizard)
-    assert wizards.run(wizard).code == ExitCode.CLEAN
+    assert wizards.run(wizard).report.code == ExitCode.CLEAN
 
 
 def test_a_full_disk(golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

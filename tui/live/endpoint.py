@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape_line
+from stantools.nats.login import without_login
 
 #: Path of the documents of a streaming server.
 STREAMING: Final = "/streaming"
@@ -205,7 +206,7 @@ class Endpoint:
                 "this is no NATS Streaming server, or not its monitoring: check host, port and path",
             )
         if 300 <= status < 400:
-            place = escape_line(_without_login(response.headers.get("Location", "")))[:120]
+            place = escape_line(without_login(response.headers.get("Location", "")))[:120]
             return MonitorError(f"{where} redirects to {place or 'no URL'}", "name that URL with --monitor")
         text = escape_line(body[:200].decode("utf-8", "replace").strip())
         if text.startswith("<"):
@@ -246,11 +247,3 @@ def _is_host(host: str) -> bool:
     except UnicodeError:
         return ":" in host
     return True
-
-
-def _without_login(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    except ValueError:
-        return ""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import describe_ranges, format_size
 from stantools.options import FORCE, LimitOptions, SliceOptions
 from stantools.recovery.compact import (
-    ChannelCompaction,
     CompactionPlan,
     CompactOptions,
     apply_compaction,
@@ -20,30 +18,19 @@ from stantools.recovery.compact import (
     plan_compaction,
 )
 from stantools.recovery.compact.apply import room_needed
+from stantools.recovery.compact.compaction_report import compaction_report
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.recovery_options import CompactTarget
 from stantools.store.atomic import absolute, check_exchangeable, check_vacant
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, SliceLimits
-from tui.cells import counted, name_text, number
+from tui.cells import name_text
 from tui.jobs import Job
 from tui.plans.form import field_of, fields_of
 from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
-from tui.rows import TableColumn, count_column
-
-_COLUMNS: Sequence[TableColumn[ChannelCompaction]] = (
-    TableColumn("channel", 15, lambda channel: name_text(channel.files.raw_name), grows=True),
-    count_column("kept", 10, lambda channel: channel.messages, zero=True),
-    TableColumn("sequences", 18, lambda channel: describe_ranges(channel.kept, 4), grows=True),
-    count_column("dropped", 8, lambda channel: channel.skip, "warn"),
-    count_column("slices", 6, lambda channel: len(channel.slices), zero=True),
-    count_column("subs", 4, lambda channel: channel.subscriptions),
-    count_column("orphans", 7, lambda channel: len(channel.orphans), "warn"),
-)
 
 
 class CompactWizard(Wizard[CompactionPlan]):
     VERB = "compact"
-    COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {ExitCode.CLEAN: "done"}
 
     def __init__(self, source: SourceStore) -> None:
@@ -99,7 +86,9 @@ class CompactWizard(Wizard[CompactionPlan]):
             preview.attempt(partial(check_exchangeable, target), room)
         else:
             preview.attempt(partial(check_outside, source.path, target), partial(check_vacant, absolute(target)), room)
-        self._describe(plan, target, preview)
+        preview.report = compaction_report(plan)
+        preview.report.facts.append(("in place of" if self.changes_store else "to", name_text(target)))
+        preview.add_free(target)
         return plan
 
     def _target(self) -> Path:
@@ -107,21 +96,6 @@ class CompactWizard(Wizard[CompactionPlan]):
             return absolute(self.source.path)
         out: Path = self.form.needed("out", "no target: name a directory, or choose in-place")
         return out
-
-    def _describe(self, plan: CompactionPlan, target: Path, preview: PlanPreview) -> None:
-        dropped = sum(channel.skip for channel in plan.channels)
-        kept = sum(channel.messages for channel in plan.channels)
-        saved = max(plan.bytes_before - plan.bytes_after, 0)
-        text = f"{counted(kept, 'message')} in {counted(len(plan.channels), 'channel')} would be kept"
-        text += f", {number(dropped)} beyond the limits left out" if dropped else ""
-        preview.verdict = (f"{text}; about {format_size(saved)} smaller", "warn" if dropped else "good")
-        preview.facts = [
-            ("in place of" if self.changes_store else "to", name_text(target)),
-            ("now", format_size(plan.bytes_before)),
-            ("then", f"about {format_size(plan.bytes_after)}"),
-        ]
-        preview.add_free(target)
-        preview.rows = plan.channels
 
     def question(self) -> str:
         if self.changes_store:
@@ -144,18 +118,4 @@ class CompactWizard(Wizard[CompactionPlan]):
             result = compact_in_place(plan, backup=backup, force=force, progress=job.advance)
         else:
             result = apply_compaction(plan, self._target(), progress=job.advance)
-        outcome = self.outcome(ExitCode.CLEAN, _COLUMNS, plan.channels)
-        outcome.verdict = ("the compacted store was read back and matches the plan", "good")
-        outcome.facts = [
-            ("compacted store", name_text(result.path)),
-            ("holds", f"{counted(result.messages, 'message')} in {counted(result.slices, 'slice')}"),
-            ("size", f"{format_size(result.bytes)}, before {format_size(plan.bytes_before)}"),
-        ]
-        if result.backup is not None:
-            outcome.facts.append(("the old store", name_text(result.backup)))
-            outcome.changed = True
-            outcome.next_text = "start the server; remove the old store when all is well"
-        else:
-            outcome.opens = result.path
-            outcome.next_text = "open the new store (o); start the server on it"
-        return outcome
+        return self.outcome(compaction_report(plan, result), None if self.changes_store else result.path)

@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode
-from stantools.notation import format_size, format_time
-from stantools.pipeline.export.export_layout import ExportLayout, WrittenFile
+from stantools.notation import format_time
+from stantools.pipeline.export.export_report import export_plan_report, export_report, kind
 from stantools.pipeline.export.request import STDOUT, Export, ExportOptions
 from stantools.pipeline.export.targets import MANIFEST
-from stantools.pipeline.tables.model import FailedRead, SlicePiece
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.secret import Secret
-from tui.cells import counted, name_text, number
+from tui.cells import name_text
 from tui.jobs import Job
 from tui.plans.form import FieldError, fields_of
-from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
-from tui.rows import TableColumn, count_column
-
-
-@dataclass
-class _ChannelParts:
-    """The slices to read of a channel; without a name, the store's own files."""
-
-    name: str
-    parts: int = 0
-    size: int = 0
-
-
-_COLUMNS: Sequence[TableColumn[_ChannelParts]] = (
-    TableColumn("channel", 20, lambda each: name_text(each.name) or ("the store's own files", "dim"), grows=True),
-    count_column("parts", 8, lambda each: each.parts, zero=True),
-    TableColumn("to read", 12, lambda each: format_size(each.size), right=True),
-)
-_WRITTEN: Sequence[TableColumn[WrittenFile]] = (
-    TableColumn("file", 30, lambda file: name_text(file.path), grows=True),
-    count_column("rows", 12, lambda file: file.rows, zero=True),
-    TableColumn("size", 12, lambda file: format_size(file.size), right=True),
-)
+from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
 
 
 class ExportWizard(Wizard[Export]):
     VERB = "export"
-    COLUMNS = _COLUMNS
     UNCHECKED = True
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
         ExitCode.CLEAN: "everything was intact",
@@ -83,7 +58,13 @@ class ExportWizard(Wizard[Export]):
         planned = export_options.planned((os.fspath(source.path),), table_options, source.workers)
         job.check()
         preview.attempt(planned.check_target)
-        _describe(planned, preview)
+        preview.report = export_plan_report(planned)
+        columns = planned.layout.file_columns if planned.layout.columns else ["all"]
+        preview.report.facts.append(("columns", name_text(", ".join(columns))))
+        for label, bound in (("since", planned.options.bounds.since), ("until", planned.options.bounds.until)):
+            if bound is not None:
+                preview.report.facts.append((label, format_time(bound)))
+        preview.add_free(Path(export_options.to))
         return planned
 
     def _exporting(self) -> ExportOptions:
@@ -101,7 +82,7 @@ class ExportWizard(Wizard[Export]):
         export_options, layout = self.plan.export_options, self.plan.layout
         replaced = " An earlier export there is replaced." if export_options.overwrite else ""
         return (
-            f"The table {layout.table.value} is written to {name_text(export_options.to)} as {_kind(layout)}. "
+            f"The table {layout.table.value} is written to {name_text(export_options.to)} as {kind(layout)}. "
             f"{self.source.shown} is only read.{replaced}"
         )
 
@@ -109,62 +90,9 @@ class ExportWizard(Wizard[Export]):
         from stantools.pipeline.export.run import export_here
 
         plan = self.plan
-        export_options = plan.export_options
         job.begin_phase("writing", plan.size)
         result = export_here(plan, self.source.workers, job.advance)
-        layout, written = result.layout, result.written
-        code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
-        outcome = self.outcome(code, _WRITTEN, written.files)
-        text = f"{counted(written.rows, 'row')} of the table {layout.table.value} written"
-        damaged = written.damaged(layout.table)
-        outcome.verdict = (text, "good")
-        if damaged:
-            outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these mark damage", "warn")
-        outcome.facts = [
-            ("in", name_text(export_options.to)),
-            ("files", number(len(written.files))),
-            ("size", format_size(written.size)),
-            ("as", _kind(layout)),
-        ]
-        if not export_options.single:
-            outcome.facts.append(("account", MANIFEST))
-        kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
-        if kinds:
-            outcome.remarks.append(PlanRemark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
-        outcome.remark([_unreadable(each) for each in result.unreadable], "more unreadable parts")
+        outcome = self.outcome(export_report(result, plan.options))
+        if not plan.export_options.single:
+            outcome.report.facts.append(("account", MANIFEST))
         return outcome
-
-
-def _kind(layout: ExportLayout) -> str:
-    return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
-
-
-def _describe(planned: Export, preview: PlanPreview) -> None:
-    export_options, layout, plan = planned.export_options, planned.layout, planned.plan
-    found: dict[str, _ChannelParts] = {}
-    for part in (part for split in plan.splits for part in split.parts):
-        name = part.slice.channel if isinstance(part, SlicePiece) else part.channel or ""
-        each = found.setdefault(name, _ChannelParts(name))
-        each.parts += 1
-        each.size += part.cost
-    text = f"the table {layout.table.value} of {counted(sum(1 for name in found if name), 'channel')}"
-    preview.verdict = (f"{text} would be written; {format_size(planned.size)} to read", "good")
-    preview.facts = [
-        ("to", name_text(export_options.to)),
-        (
-            "as",
-            _kind(layout) + (", one file" if export_options.single else f", about {counted(len(plan.splits), 'file')}"),
-        ),
-        ("columns", name_text(", ".join(layout.file_columns)) if layout.columns else "all"),
-    ]
-    preview.add_free(Path(export_options.to))
-    bounds = planned.options.bounds
-    for label, bound in (("since", bounds.since), ("until", bounds.until)):
-        if bound is not None:
-            preview.facts.append((label, format_time(bound)))
-    preview.rows = sorted(found.values(), key=lambda each: each.name)
-    preview.remark([_unreadable(each) for each in plan.unreadable], "more unreadable parts")
-
-
-def _unreadable(each: FailedRead) -> PlanRemark:
-    return PlanRemark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")

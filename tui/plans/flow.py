@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stantools.errors import StantoolsError
-from stantools.notation import format_size, short_number
+from stantools.notation import format_left, format_pace, format_size
 from tui.cells import Cell, bar, counted, name_text
 from tui.jobs import Job, JobState
 from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
@@ -146,17 +146,7 @@ class PhaseProgress:
             amount = format_size(done) if self._unit == "bytes" else counted(done, self._unit.removesuffix("s"))
             cells.append(amount if done else "…")
         if seconds >= _SETTLED and done > 0:
-            rate = done / seconds
-            pace = f"{format_size(int(rate))}/s" if self._unit == "bytes" else f"{short_number(rate)} {self._unit}/s"
-            cells.append((f"  {pace}", "dim"))
+            cells.append((f"  {format_pace(done, seconds, self._unit)}", "dim"))
             if total > done:
-                cells.append((f"  {duration((total - done) / rate)} left", "dim"))
+                cells.append((format_left((total - done) * seconds / done), "dim"))
         return cells
-
-
-def duration(seconds: float) -> str:
-    """Formats a duration in seconds: `0:07`, `12:30`, `3:05:00`."""
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

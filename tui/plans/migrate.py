@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.inspection.report import NextStep, ReportRemark, command_line
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
-from stantools.migration.plan.migration_plan import (
-    MigrationPlan,
-    OmittedPart,
-    Remark,
-    RemarkLevel,
-    StreamPlan,
-    TargetPaths,
-)
+from stantools.migration.migration_report import migration_plan_report, migration_report
+from stantools.migration.plan.migration_plan import TargetPaths
 from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
@@ -29,47 +24,16 @@ from stantools.migration.workflow import (
     Migration,
     check_plan_file,
     default_plan_file,
-    exit_code,
     read_source,
     serious,
 )
 from stantools.nats.connect_options import ConnectOptions, split_servers
-from stantools.notation import format_size
 from stantools.options import LimitOptions, Option, declared
 from stantools.store.limits import ChannelLimits, PatternLimits
-from tui.cells import Cell, Role, counted, name_text, number
+from tui.cells import counted, name_text
 from tui.jobs import Cancelled, Job
 from tui.plans.form import FieldError, FormField, field_of, fields_of
-from tui.plans.wizard import PlanOutcome, PlanPreview, PlanRemark, SourceStore, Wizard
-from tui.rows import TableColumn, count_column
-
-_COLUMNS: Sequence[TableColumn[StreamPlan]] = (
-    TableColumn("stream", 14, lambda stream: name_text(stream.name), grows=True),
-    TableColumn("from channel", 14, lambda stream: name_text(stream.origin), grows=True),
-    count_column("messages", 10, lambda stream: stream.messages, zero=True),
-    TableColumn("sequences", 12, lambda stream: stream.span, grows=True),
-    TableColumn("payload", 10, lambda stream: format_size(stream.bytes), right=True),
-    count_column("cons", 4, lambda stream: len(stream.consumers)),
-    TableColumn("remarks", 8, lambda stream: (", ".join(stream.remarks), "warn" if stream.lost else "dim"), grows=True),
-)
-
-
-def _proof(each: StreamResult) -> Cell:
-    if each.error:
-        return "✗ failed", "bad"
-    if each.findings:
-        return f"✗ {counted(len(each.findings), 'difference')}", "bad"
-    return f"{counted(each.proven, 'message')} compared" if each.proven or each.prove_seconds else ""
-
-
-_RESULTS: Sequence[TableColumn[StreamResult]] = (
-    TableColumn("stream", 16, lambda each: name_text(each.stream), grows=True),
-    TableColumn("what was done", 15, lambda each: each.outcome.value),
-    count_column("messages", 11, lambda each: each.messages, zero=True),
-    TableColumn("size", 10, lambda each: format_size(each.bytes), right=True),
-    TableColumn("proof", 20, _proof, grows=True),
-)
-_LEVELS: dict[RemarkLevel, Role] = {RemarkLevel.PROBLEM: "bad", RemarkLevel.WARNING: "warn", RemarkLevel.INFO: "dim"}
+from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
 
 
 @dataclass(frozen=True)
@@ -104,7 +68,6 @@ class _JobWatch(JournalObserver):
 class MigrateWizard(Wizard[_PreparedPlan]):
     VERB = "migrate"
     UNIT = "messages"
-    COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
         ExitCode.CLEAN: "done and proven",
         ExitCode.FINDINGS: "something differs",
@@ -201,13 +164,8 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         plan_options = form.taken(PlanOptions, limits=limits, workers=source.workers)
         names = store.chosen(plan_options.channels)
         for use in source.uses(force=True):
-            preview.remarks.append(
-                PlanRemark(
-                    "warning",
-                    f"{use.detail}: messages written from now on are not migrated; stop the server first",
-                    "warn",
-                )
-            )
+            text = f"{use.detail}: messages written from now on are not migrated; stop the server first"
+            preview.warnings.append(ReportRemark("warning", text, "warn"))
         job.begin_phase("reading", store.data_size(names))
         found = read_source(store, plan_options.source_options(), progress=job.advance)
         job.begin_phase("asking the target")
@@ -219,7 +177,13 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             migration = Migration(plan, found, target, form.taken(ApplySettings).options(plan.way), file)
             problems = migration.problems()
         preview.attempt(partial(check_plan_file, file, plan))
-        _describe(plan, file, problems, preview)
+        version = ".".join(map(str, plan.target.version or ()))
+        preview.report = migration_plan_report(plan, problems)
+        preview.report.facts = [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
+        preview.obstacles += [
+            RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
+            for note in serious(problems)
+        ]
         if plan.lossy and not form.flag("accept-loss"):
             lost = (
                 f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
@@ -291,43 +255,14 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         return self._outcome_of(migration, results, watch.notes)
 
     def _outcome_of(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
-        plan, file = migration.plan, os.fspath(migration.file or "")
-        outcome = self.outcome(ExitCode(exit_code(plan, results, changed=True)), _RESULTS, results)
-        failed = [each for each in results if each.error]
-        different = [each for each in results if each.findings]
-        compared = sum(each.proven for each in results)
-        if failed or different:
-            parts = [f"{counted(len(failed), 'stream')} failed"] if failed else []
-            parts += (
-                [f"{counted(len(different), 'stream')} {'differs' if len(different) == 1 else 'differ'}"]
-                if different
-                else []
-            )
-            outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
-            outcome.next_text = "remove the cause and run the same plan again: it continues where this run ended"
-            outcome.next_command = ("stantools", "migrate", "apply", file)
-        else:
-            text = f"{counted(len(results), 'stream')} {'matches' if len(results) == 1 else 'match'} the plan"
-            outcome.verdict = (
-                text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""),
-                "good",
-            )
-            outcome.next_text = "verify again at any time"
-            outcome.next_command = ("stantools", "migrate", "verify", file)
-        outcome.facts = [
-            ("in", name_text(str(plan.target))),
-            ("messages", number(sum(each.messages for each in results))),
-            ("plan", name_text(file)),
-        ]
-        for each in failed:
-            assert each.error is not None
-            remedy = f" → {each.error.remedy}" if each.error.remedy else ""
-            outcome.remarks.append(
-                PlanRemark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad")
-            )
-        findings = [finding for each in different for finding in each.findings]
-        outcome.remark([PlanRemark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
-        outcome.remarks += [PlanRemark("note", text) for text in notes]
+        plan, file = migration.plan, migration.file
+        outcome = self.outcome(migration_report(plan, results, file))
+        report = outcome.report
+        report.facts += [("in", name_text(str(plan.target))), ("plan", name_text(str(file)))]
+        report.list_remarks((ReportRemark("note", text) for text in notes), "note")
+        if not report.next:
+            step = NextStep("verify again at any time", [command_line("stantools", "migrate", "verify", str(file))])
+            report.next.append(step)
         return outcome
 
 
@@ -345,42 +280,3 @@ def _connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
             yield flag
         elif value and name not in ("servers", "timeout"):
             yield from (flag, os.fspath(value))
-
-
-def _describe(plan: MigrationPlan, file: Path, problems: list[Remark], preview: PlanPreview) -> None:
-    text = f"{counted(len(plan.streams), 'stream')} would be created from {counted(plan.messages, 'message')}"
-    if plan.lost:
-        preview.verdict = (f"{text}; {number(plan.lost)} are missing before", "warn")
-    elif plan.lossy:
-        preview.verdict = (f"{text}; the store has losses, see below", "warn")
-    else:
-        preview.verdict = (f"{text}; nothing is lost", "good")
-    version = ".".join(map(str, plan.target.version or ()))
-    preview.facts = [
-        ("to", name_text(str(plan.target)) + (f" (nats-server {version})" if version else "")),
-        ("payload", format_size(plan.bytes)),
-        ("consumers", number(plan.consumers)),
-        ("plan", name_text(file)),
-    ]
-    preview.rows = plan.streams
-    preview.obstacles += [
-        RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
-        for note in serious(problems)
-    ]
-    notes = [*plan.notes, *(note for note in problems if note.level is not RemarkLevel.PROBLEM)]
-    notes.sort(key=lambda note: tuple(RemarkLevel).index(note.level), reverse=True)
-    preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more losses")
-    remarks = []
-    for note in notes:
-        text = (f"{name_text(note.about)}: " if note.about else "") + note.text
-        text += f" → {note.remedy}" if note.remedy else ""
-        remarks.append(PlanRemark(note.level.value, text, _LEVELS[note.level]))
-    preview.remark(remarks, "more notes")
-    preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more parts left out")
-
-
-def _left_out(each: OmittedPart) -> PlanRemark:
-    channel = f"{name_text(each.channel)}: " if each.channel else ""
-    count = f" ({each.count})" if each.count > 1 else ""
-    word, role = ("missing", "bad") if each.loss else ("left out", "dim")
-    return PlanRemark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,47 +13,24 @@ from typing import Any, ClassVar, Generic, TypeVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import known
 from stantools.format.crc import IEEE
+from stantools.inspection.report import Report, ReportRemark
 from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
 from stantools.store.directory import Datastore
 from stantools.store.locks import StoreUse, check_not_in_use
 from stantools.store.read_options import ReadOptions, open_store
-from tui.cells import Cell, Role, name_text, store_name
+from tui.cells import Role, name_text, store_name
 from tui.jobs import Job
 from tui.plans.form import FormField, OptionForm
-from tui.rows import TableColumn
 
 _Plan = TypeVar("_Plan")
 
-#: Maximum number of things of one kind that are listed; beyond it, their number is shown.
-MANY = 200
-
-
-@dataclass(frozen=True)
-class PlanRemark:
-    word: str  #: its kind: "missing before", "changed", "warning"
-    text: str
-    role: Role = "dim"  #: meaning of the word
-
 
 @dataclass
-class FactTable:
-    verdict: Cell = ""  #: the most important fact, in a sentence
-    facts: list[tuple[str, Cell]] = field(default_factory=list)  #: label and value
-    columns: Sequence[TableColumn[Any]] = ()
-    rows: Sequence[Any] = ()
-    remarks: list[PlanRemark] = field(default_factory=list)  #: facts that do not fit into a row
-
-    def remark(self, remarks: Sequence[PlanRemark], plural: str) -> None:
-        """Adds remarks up to a limit; beyond it, their number with the noun `many`: "more places"."""
-        self.remarks += remarks[:MANY]
-        if len(remarks) > MANY:
-            self.remarks.append(PlanRemark("…", f"and {len(remarks) - MANY:,} {plural}"))
-
-
-@dataclass
-class PlanPreview(FactTable):
+class PlanPreview:
+    report: Report = field(default_factory=Report)
+    warnings: list[ReportRemark] = field(default_factory=list)  #: found before there was a plan
     obstacles: list[StantoolsError] = field(default_factory=list)  #: reasons why the plan cannot be carried out
     idle: str = ""  #: reason why there is nothing to do; "" if there is something
 
@@ -68,21 +45,26 @@ class PlanPreview(FactTable):
 
     def add_free(self, place: Path) -> None:
         """Adds the free space of a file system to the facts."""
-        self.attempt(lambda: self.facts.append(("free", format_size(free_bytes(place)))))
+        self.attempt(lambda: self.report.facts.append(("free", format_size(free_bytes(place)))))
 
 
 @dataclass
-class PlanOutcome(FactTable):
-    code: ExitCode = ExitCode.CLEAN  #: exit code of the equivalent command
-    meaning: str = ""  #: its meaning
+class PlanOutcome:
+    report: Report = field(default_factory=Report)
+    meaning: str = ""  #: meaning of its exit code
     opens: Path | None = None  #: a new store that can be opened
-    next_text: str = ""  #: the next step, in a sentence
-    next_command: Sequence[str] = ()  #: the command line of the next step, if any
     changed: bool = False  #: the open store was changed
 
     @property
     def role(self) -> Role:
-        return {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn", ExitCode.INTERRUPTED: "warn"}.get(self.code, "bad")  # type: ignore[return-value]
+        return _ROLES.get(self.report.code, "bad")
+
+    @property
+    def next_command(self) -> str:
+        return next((line for step in self.report.next for line in step.commands), "")
+
+
+_ROLES: dict[ExitCode, Role] = {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn", ExitCode.INTERRUPTED: "warn"}
 
 
 @dataclass(frozen=True)
@@ -152,8 +134,6 @@ class Wizard(ABC, Generic[_Plan]):
     VERB: ClassVar[str]
     #: unit of the progress: bytes or messages
     UNIT: ClassVar[str] = "bytes"
-    #: columns of the preview
-    COLUMNS: ClassVar[Sequence[TableColumn[Any]]] = ()
     #: the verb has --no-crc
     UNCHECKED: ClassVar[bool] = False
     #: texts for exit codes
@@ -187,7 +167,7 @@ class Wizard(ABC, Generic[_Plan]):
     def preview(self, job: Job[PlanPreview]) -> PlanPreview:
         """Makes the plan; only reads. Raises `StantoolsError` if there is no plan."""
         self._plan = None
-        preview = PlanPreview(columns=self.COLUMNS)
+        preview = PlanPreview()
         self._plan = self.look(job, preview)
         if self.changes_store and self.source.archived:
             preview.obstacles.append(RefusedError("the store is in an archive, which is never changed", "unpack it"))
@@ -211,7 +191,7 @@ class Wizard(ABC, Generic[_Plan]):
         job.begin_phase("looking for a server")
         try:
             for use in self.source.uses(force=self.form.flag("force")):
-                preview.remarks.append(PlanRemark("warning", f"{use.detail}: {warning}", "warn"))
+                preview.warnings.append(ReportRemark("warning", f"{use.detail}: {warning}", "warn"))
         except StantoolsError as problem:
             preview.obstacles.append(problem)
 
@@ -220,8 +200,9 @@ class Wizard(ABC, Generic[_Plan]):
         job.begin_phase("looking for a server")
         self.source.uses(force=self.form.flag("force"))
 
-    def outcome(self, code: ExitCode, columns: Sequence[TableColumn[Any]], rows: Sequence[Any]) -> PlanOutcome:
-        return PlanOutcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)
+    def outcome(self, report: Report, opens: Path | None = None) -> PlanOutcome:
+        meaning = self.MEANINGS.get(report.code, "failed")
+        return PlanOutcome(report, meaning, opens, changed=self.changes_store)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -15,13 +13,13 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input
 
 from stantools.errors import ExitCode, StantoolsError
-from stantools.escaping import escape_line
+from stantools.inspection.report import Report, ReportRemark
 from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
+from tui.plans.account import AccountRows
 from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
 from tui.plans.form import FieldError
-from tui.plans.wizard import FactTable, PlanOutcome, PlanPreview, PlanRemark, Wizard
-from tui.rows import RowSource, TableColumn
+from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
 from tui.session import StoreSession
@@ -29,46 +27,6 @@ from tui.views import View, ViewTarget
 from tui.widgets.form import FormView
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
-
-
-class AccountRows(RowSource[Any]):
-    """The table of an account, followed by its remarks, wrapped to `width` columns."""
-
-    def __init__(self, account: FactTable, width: int) -> None:
-        # A row with a single cell needs at least two columns to span.
-        spare: list[TableColumn[Any]] = [TableColumn("", 1, lambda _: "", grows=True)] * (2 - len(account.columns))
-        self.columns = [*account.columns, *spare]
-        self._rows = account.rows
-        self._paragraphs = [line for remark in account.remarks for line in _lines(remark, max(width, 20))]
-        if self._rows and self._paragraphs:
-            self._paragraphs.insert(0, _Paragraph(""))
-
-    def __len__(self) -> int:
-        return len(self._rows) + len(self._paragraphs)
-
-    def things(self, start: int, stop: int) -> Sequence[Any]:
-        count = len(self._rows)
-        below = self._paragraphs[max(start - count, 0) : max(stop - count, 0)]
-        return [*self._rows[start:stop], *below]
-
-    def heading(self, thing: Any) -> Cell | None:
-        return (thing.text, thing.role) if isinstance(thing, _Paragraph) else None
-
-
-@dataclass(frozen=True)
-class _Paragraph:
-    text: str
-    role: Role = ""
-
-
-def _lines(remark: PlanRemark, width: int) -> Iterator[_Paragraph]:
-    text = f"{remark.word}: {remark.text}" if remark.word != "…" else f"… {remark.text}"
-    parts = [
-        part for line in text.split("\n") for part in textwrap.wrap(escape_line(line), width, subsequent_indent="    ")
-    ]
-    for number, part in enumerate(parts):
-        yield _Paragraph(part, remark.role if not number else "dim")
-
 
 #: The steps for the user, with the steps of the flow.
 _TRAIL: Sequence[tuple[str, frozenset[WizardStep]]] = (
@@ -125,7 +83,7 @@ class WizardScreen(ViewScreen):
         with ContentSwitcher(initial="form", id="steps"):
             yield FormView(self.flow.wizard.form, id="form")
             yield TextLine(id="progress")
-            yield _AccountTable(AccountRows(FactTable(), 80), id="account")
+            yield _AccountTable(AccountRows(Report(), 80), id="account")
             with Vertical(id="confirm"):
                 yield TextLine(id="question")
                 yield Input(placeholder="the store's name", compact=True, id="name")
@@ -201,10 +159,11 @@ class WizardScreen(ViewScreen):
         shown = self.query_one("#command", TextLine)
         outcome = self.flow.outcome
         if outcome is not None and self.flow.step is WizardStep.RESULT:
-            rows: list[list[Cell]] = [[("Next: ", "strong"), outcome.next_text]] if outcome.next_text else []
-            command = shlex.join(outcome.next_command) if outcome.next_command else self._line()
-            rows.append([(f"$ {command}", "accent" if outcome.next_command else "dim")])
-            shown.show_lines(rows)
+            rows: list[list[Cell]] = []
+            for each in outcome.report.next:
+                rows.append([("Next: ", "strong"), each.text])
+                rows += [[(f"$ {line}", "accent")] for line in each.commands]
+            shown.show_lines(rows if outcome.next_command else [*rows, [(f"$ {self._line()}", "dim")]])
             return
         shown.show((f"$ {self._line()}", "accent"))
 
@@ -221,8 +180,8 @@ class WizardScreen(ViewScreen):
             rows.append([("! ", "warn"), ("cancelled: " + flow.wizard.cancelled(), "warn")])
         elif flow.step is WizardStep.RESULT and flow.outcome is not None:
             outcome = flow.outcome
-            rows += _account_rows(outcome, self.size.width - 2)
-            code = ExitCode(outcome.code)
+            rows += _account_rows(outcome.report, self.size.width - 2)
+            code = ExitCode(outcome.report.code)
             rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
         elif flow.step is WizardStep.PREVIEW and flow.preview is not None:
             rows += _preview_rows(flow.preview, self.size.width - 2)
@@ -231,11 +190,12 @@ class WizardScreen(ViewScreen):
         said.show_lines(rows)
 
     def _show_account(self) -> None:
-        account = self.flow.outcome if self.flow.step is WizardStep.RESULT else self.flow.preview
-        if self.flow.step not in (WizardStep.PREVIEW, WizardStep.RESULT) or self.flow.problem or self.flow.cancelled:
-            account = None
-        table = self.query_one("#account", RowTable)
-        table.source = AccountRows(account or FactTable(), self.size.width - 3)
+        flow, report, warnings = self.flow, Report(), list[ReportRemark]()
+        if flow.step is WizardStep.PREVIEW and flow.preview is not None:
+            report, warnings = flow.preview.report, flow.preview.warnings
+        elif flow.step is WizardStep.RESULT and flow.outcome is not None:
+            report = flow.outcome.report
+        self.query_one("#account", RowTable).source = AccountRows(report, self.size.width - 3, warnings)
 
     def _show_question(self) -> None:
         wizard, unlocked = self.flow.wizard, self.browser.unlocked
@@ -366,8 +326,8 @@ class WizardScreen(ViewScreen):
 
     def action_copy(self) -> None:
         outcome = self.flow.outcome
-        following = outcome.next_command if outcome is not None and self.flow.step is WizardStep.RESULT else ()
-        self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
+        following = outcome.next_command if outcome is not None and self.flow.step is WizardStep.RESULT else ""
+        self.app.copy_to_clipboard(following or self._line())
         self.notify("copied")
 
     def action_open(self) -> None:
@@ -392,7 +352,7 @@ def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:
 
 
 def _preview_rows(preview: PlanPreview, width: int) -> list[list[Cell]]:
-    rows = _account_rows(preview, width)
+    rows = _account_rows(preview.report, width)
     for each in preview.obstacles[:_OBSTACLES]:
         rows += _problem_rows(each)
     if len(preview.obstacles) > _OBSTACLES:
@@ -402,13 +362,12 @@ def _preview_rows(preview: PlanPreview, width: int) -> list[list[Cell]]:
     return rows
 
 
-def _account_rows(account: FactTable, width: int) -> list[list[Cell]]:
-    text, role = (account.verdict, "") if isinstance(account.verdict, str) else account.verdict
-    sign = _SIGNS.get(role, "")  # type: ignore[call-overload]
-    rows: list[list[Cell]] = [[(f"{sign}{text}", role)]] if text else []  # type: ignore[list-item]
+def _account_rows(report: Report, width: int) -> list[list[Cell]]:
+    verdict, role = report.verdict, report.role
+    rows: list[list[Cell]] = [[(f"{_SIGNS.get(role, '')}{verdict}", role)]] if verdict else []
     facts: list[Cell] = []
     used = 0
-    for label, value in account.facts:
+    for label, value in report.facts:
         length = len(label) + 1 + len(text_of(value))
         if facts and used + 3 + length > width:
             rows.append(facts)

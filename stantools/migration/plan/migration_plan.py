@@ -89,7 +89,9 @@ class TargetRef:
     def without_secrets(self) -> TargetRef:
         if self.kind is not TargetKind.SERVER:
             return self
-        return replace(self, places=tuple(_without_user(place) for place in self.places))
+        from stantools.nats.login import without_login
+
+        return replace(self, places=tuple(map(without_login, self.places)))
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,6 @@ class TargetPaths:
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:
             raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
-
-
-def _without_user(url: str) -> str:
-    scheme, mark, rest = url.rpartition("://")
-    host, slash, path = rest.partition("/")
-    return scheme + mark + host.rpartition("@")[2] + slash + path
 
 
 @dataclass(frozen=True)

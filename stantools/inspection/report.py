@@ -1,0 +1,111 @@
+"""Plans and results as reports: tables, findings, remarks, facts, a verdict, and the next step.
+
+The library makes a report once; the command line prints it (`stantools.cli.reporttext`), the browser shows it
+(`tui.plans.account`). Cells of tables are values, which the renderers format and escape. In texts, names are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stantools.errors import ExitCode
+from stantools.escaping import escape, shell_word
+from stantools.inspection.findings import Finding
+from stantools.notation import counted, describe_sequences
+
+#: Meaning of a text: plain, good, warning, bad, secondary, emphasised, selectable.
+Role = Literal["", "good", "warn", "bad", "dim", "strong", "accent"]
+
+
+@dataclass(frozen=True)
+class ReportColumn:
+    title: str
+    number: bool = False  #: aligned right
+    role: Role = ""  #: meaning of a value other than zero
+
+
+def columns(*titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None) -> list[ReportColumn]:
+    """Returns columns; `numbers` are aligned right."""
+    return [ReportColumn(title, title in numbers, (roles or {}).get(title, "")) for title in titles]
+
+
+@dataclass
+class ReportTable:
+    columns: Sequence[ReportColumn]
+    rows: Sequence[Sequence[Any]]
+    limit: int | None = None  #: number of rows that are printed; 0 leaves the table to the browser
+    noun: str = ""  #: a row, if some are left out
+    rest: str = ""  #: where to find the others
+
+
+@dataclass(frozen=True)
+class ReportRemark:
+    word: str  #: its kind: "missing before", "changed", "warning"
+    text: str
+    role: Role = "dim"  #: meaning of the word
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class RemarkList:
+    remarks: Sequence[ReportRemark]
+    noun: str = ""  #: a remark, if some are left out
+    rest: str = ""  #: where to find the others
+
+
+@dataclass(frozen=True)
+class NextStep:
+    text: str
+    commands: Sequence[str] = ()  #: pasteable lines
+
+
+@dataclass
+class Report:
+    """A plan or a result.
+
+    `document` makes its json, and `records` are its names and rows for csv and ndjson.
+    """
+
+    code: ExitCode = ExitCode.CLEAN
+    verdict: str = ""  #: the most important fact, in a sentence
+    role: Role = ""  #: meaning of the verdict
+    facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
+    tables: list[ReportTable] = field(default_factory=list)
+    findings: Sequence[Finding] = ()
+    remarks: list[RemarkList] = field(default_factory=list)  #: facts that do not fit into a table
+    warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
+    next: list[NextStep] = field(default_factory=list)
+    document: Callable[[], Mapping[str, Any]] = dict
+    records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
+
+    def remark(self, word: str, text: str, role: Role = "dim") -> None:
+        self.remarks.append(RemarkList([ReportRemark(word, text, role)]))
+
+    def list_remarks(self, remarks: Iterable[ReportRemark], noun: str, rest: str = "") -> None:
+        """Adds remarks of one kind; of many, the renderers show the first."""
+        if listed := list(remarks):
+            self.remarks.append(RemarkList(listed, noun, rest))
+
+
+#: Columns of a finding in csv and ndjson.
+FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
+
+
+def finding_records(
+    findings: Iterable[Finding], names: Sequence[str] = FINDING_COLUMNS
+) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    """Returns findings as names and rows, for csv and ndjson."""
+    return names, ([values[name] for name in names] for values in (each.as_json() for each in findings))
+
+
+def command_line(*words: str) -> str:
+    return " ".join(map(shell_word, words))
+
+
+def place_text(file: str, offset: int | None, length: int, reason: str, sequences: Iterable[Sequence[int]]) -> str:
+    """Describes data that was left out, and its place."""
+    place = escape(file) + (f" at {offset}" if offset is not None and offset >= 0 else "")
+    place += f", {counted(length, 'byte')}" if length else ""
+    return f"{place}: {reason}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")

@@ -1,0 +1,88 @@
+"""The report of an export, as a plan or after the files were written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stantools.errors import ExitCode
+from stantools.escaping import escape
+from stantools.inspection.report import Report, ReportRemark, ReportTable, columns
+from stantools.notation import counted, format_size
+from stantools.pipeline.export.export_layout import ExportLayout, Result
+from stantools.pipeline.export.request import Export
+from stantools.pipeline.tables.model import FailedRead, SlicePiece
+from stantools.pipeline.tables.table_options import TableOptions
+
+_PARTS = columns("channel", "parts", "to read", numbers=("parts", "to read"))
+_FILES = columns("file", "rows", "size", numbers=("rows", "size"))
+
+
+def export_plan_report(export: Export) -> Report:
+    export_options, layout, plan = export.export_options, export.layout, export.plan
+    report = Report(ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN, document=lambda: _plan_document(export))
+    report.warnings = _unreadable(plan.unreadable)
+    found: dict[str, list[int]] = {}
+    for part in (part for split in plan.splits for part in split.parts):
+        name = part.slice.channel if isinstance(part, SlicePiece) else part.channel or ""
+        counts = found.setdefault(name, [0, 0])
+        counts[0] += 1
+        counts[1] += part.cost
+    rows = [
+        (name or "the store's own files", parts, format_size(size)) for name, (parts, size) in sorted(found.items())
+    ]
+    report.tables.append(ReportTable(_PARTS, rows, limit=0))
+    stores, parts = counted(len(plan.stores), "store"), counted(len(plan.splits), "part")
+    report.verdict = (
+        f"would write the table {layout.table} of {stores} to {escape(export_options.to)}: {kind(layout)}, "
+        f"{format_size(export.size)} to read in {parts}"
+    )
+    report.role = "warn" if plan.unreadable else "good"
+    return report
+
+
+def export_report(result: Result, options: TableOptions) -> Report:
+    layout, written = result.layout, result.written
+    report = Report(ExitCode.CLEAN if result.clean else ExitCode.FINDINGS)
+    report.document = lambda: _document(result, options)
+    report.warnings = _unreadable(result.unreadable)
+    if damaged := written.damaged(layout.table):
+        kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
+        rows = f"{damaged} {'row marks' if damaged == 1 else 'rows mark'}"
+        text = f"{rows} damage or something unreadable: {kinds}"
+        report.warnings.append(ReportRemark("warning", text, "warn", "see: stantools verify STORE"))
+    if result.target is not None:  # otherwise the rows are on standard output
+        files = [(each.path, each.rows, format_size(each.size)) for each in written.files]
+        report.tables.append(ReportTable(_FILES, files, limit=0))
+        report.verdict = (
+            f"{counted(written.rows, 'row')} of the table {layout.table} in {escape(result.target)}: "
+            f"{counted(len(written.files), 'file')}, {format_size(written.size)}, {kind(layout)}"
+        )
+        report.role = "good" if result.clean else "warn"
+    return report
+
+
+def kind(layout: ExportLayout) -> str:
+    return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
+
+
+def _unreadable(failed: Sequence[FailedRead]) -> list[ReportRemark]:
+    return [ReportRemark("cannot be read", each.message, "warn", each.remedy) for each in failed]
+
+
+def _plan_document(export: Export) -> dict[str, Any]:
+    return {
+        "written": False,
+        "target": export.export_options.to,
+        **export.layout.as_json(),
+        "stores": [store.root for store in export.plan.stores],
+        "parts": len(export.plan.splits),
+        "bytes_to_read": export.size,
+        "failed": [each.as_json() for each in export.plan.unreadable],
+    }
+
+
+def _document(result: Result, options: TableOptions) -> dict[str, Any]:
+    from stantools.pipeline.export.run import manifest
+
+    return {"written": True, "target": result.target, "clean": result.clean, **manifest(result, options)}
