@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
-from stantools.migration.publish.loader import MAX_WINDOW_BYTES, AckCollector, PublishOptions
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.resume import NotOursError, check_fillers, compare, extent, missing
 from stantools.migration.publish.stream_fill import StreamFill, probe
 from stantools.migration.tasks import Retry
-from stantools.nats.publishing.expected_frames import MAX_WINDOW
+from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -127,7 +127,7 @@ async def append_part(
     if not job.there:
         await probe(js, name, stream_fill, consumers=False)
     try:
-        await _fill(js, name, stream_fill, retry)
+        await _fill(stream_fill, retry)
     except StantoolsError as problem:
         await stream_fill.explain(problem)
         raise
@@ -159,18 +159,17 @@ async def extend_stream(
     stream_fill = StreamFill(js, name, config, part, options, progress)
     stream_fill.writes_part(str(config.get("description") or ""), held)
     retry = Retry(js.connection, options.patience)
-    await _fill(js, name, stream_fill, retry)
+    await _fill(stream_fill, retry)
     fillers = stream_fill.loader.filled
     return AppendResult(name, None, part.count, stream_fill.found, fillers, held + part.count, retry.interruptions)
 
 
-async def _fill(js: JetStream, name: str, stream_fill: StreamFill, retry: Retry) -> None:
+async def _fill(stream_fill: StreamFill, retry: Retry) -> None:
     """Sends the missing messages of a stream until all are stored."""
-    acks = AckCollector.open(js.connection, name)
     try:
-        await retry.repeat(lambda: stream_fill.fill(acks), lambda: stream_fill.reported)
+        await retry.repeat(stream_fill.fill, lambda: stream_fill.reported)
     finally:
-        acks.close()
+        stream_fill.loader.close()
 
 
 async def check_part(js: JetStream, part: AppendResult) -> None:
