@@ -15,7 +15,6 @@ refused all messages after it.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ _GATHERED: Final = 512
 _GATHERED_BYTES: Final = 256 << 10
 #: rounds in which the stream must report fewer messages than it had until that counts as a loss
 _ROUNDS: Final = 3
-_ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +169,7 @@ class ExactPublisher:
         self._queue.append(piece)
         self._unsent.append(piece)
         self._unsent_bytes += piece.size
-        if self._accepting and self._refusal is None:
+        if self.sending and self._resolving is None and self._refusal is None:
             self._send()
 
     # Sending
@@ -188,15 +186,14 @@ class ExactPublisher:
         self._send()
 
     def _send(self) -> None:
-        run = self._run
-        if run.in_flight and self._unsent:
-            rows = min(self._queue[-1].last - run.sent, _WINDOW.messages - run.in_flight)
-            if rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES:
-                return  # The next write waits for more messages.
-        while self._unsent:
-            piece = self._unsent[0]
-            rows = min(_WINDOW.chunk, piece.last - run.sent, _WINDOW.messages - run.in_flight)
-            if rows <= 0 or not run.fits(rows):
+        run, queue = self._run, self._unsent
+        gathers = bool(queue) and run.sent > run.confirmed and self._unsent_bytes < _GATHERED_BYTES
+        if gathers and min(self._queue[-1].last - run.sent, run.room) < _GATHERED:
+            return  # The next write waits for more messages.
+        while queue:
+            piece = queue[0]
+            rows = min(_WINDOW.chunk, piece.last - run.sent, run.room)
+            if rows <= 0:
                 return
             if not self._leads():
                 self._break("the lease is not certain")
@@ -204,12 +201,12 @@ class ExactPublisher:
             frames, rows = run.encode(
                 piece.batch, run.sent + 1 - piece.first, rows, self._identity, origin=self._origin
             )
-            if not run.in_flight:
+            if run.sent == run.confirmed:
                 self._last_answer_at = self._now()
                 self._start_timer()
             run.add(rows, len(frames))
             if run.sent == piece.last:
-                self._unsent.popleft()
+                queue.popleft()
                 self._unsent_bytes -= piece.size
             self._highest = max(self._highest, run.sent)
             if not self._streams.send(frames):
@@ -232,15 +229,16 @@ class ExactPublisher:
     # Answers
 
     def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        if not self._accepting:
+        if not self.sending or self._resolving is not None:
             return
         columns = FrameColumns(end - begin)
         read_deliveries(buffer, frames, begin, end, columns, 0, 0)
-        before = self.confirmed
-        row = self._run.take(buffer, columns)
-        if self.confirmed > before:
+        run = self._run
+        before = run.confirmed
+        row = run.take(buffer, columns)
+        if run.confirmed > before:
             self._note_confirmed()
-        for answer in self._run.unexpected(buffer, columns, row):
+        for answer in run.unexpected(buffer, columns, row):
             if isinstance(answer.problem, ApiError):
                 self._take_refusal(answer.sequence, answer.problem)
             else:
@@ -272,9 +270,9 @@ class ExactPublisher:
         """Reports the pieces that are stored by now."""
         self._low_counts = self._fruitless_runs = 0
         self._last_answer_at = self._now()
-        done = False
-        while self._queue and self._queue[0].last <= self.confirmed:
-            self._queue.popleft().stored()
+        done, last, queue = False, self._run.confirmed, self._queue
+        while queue and queue[0].last <= last:
+            queue.popleft().stored()
             done = True
         if done:
             self._owner.answered()
@@ -333,8 +331,7 @@ class ExactPublisher:
         if last > at:
             async for received in self._streams.read(self.stream, info["state"], at):
                 for row, sequence in enumerate(received.columns.sequence.tolist()):
-                    found = _ID.search(received.header(row))
-                    ours = found is not None and found[1] == b"%b%d" % (self._identity, sequence)
+                    ours = headers.message_id(received.header(row)) == b"%b%d" % (self._identity, sequence)
                     if foreign:
                         self._mixed |= ours
                     elif ours and sequence == at + 1 and sequence <= self._highest:

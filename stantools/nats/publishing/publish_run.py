@@ -70,6 +70,8 @@ class UnexpectedAnswer(NamedTuple):
 class PublishRun:
     """The messages in flight to one stream; begins with `begin`."""
 
+    __slots__ = ("_bytes", "_chunks", "_out", "_stream", "confirmed", "reply", "sent", "window")
+
     def __init__(self, stream: str, window: PublishWindow, buffer_bytes: int = 1 << 16) -> None:
         self.window = window
         self.confirmed = 0  #: last sequence known to be stored
@@ -96,10 +98,14 @@ class PublishRun:
     def in_flight(self) -> int:
         return self.sent - self.confirmed
 
-    def fits(self, messages: int, size: int = 0) -> bool:
+    @property
+    def room(self) -> int:
+        """The number of further messages that the window allows at present."""
+        return self.window.messages - self.sent + self.confirmed if self._bytes <= self.window.bytes else 0
+
+    def fits(self, messages: int, size: int) -> bool:
         """Returns whether the window allows so many more messages and bytes."""
-        in_window = self.in_flight + messages <= self.window.messages and self._bytes + size <= self.window.bytes
-        return in_window or not self.in_flight
+        return not self.in_flight or (messages <= self.room and self._bytes + size <= self.window.bytes)
 
     def encode(
         self,
@@ -116,16 +122,17 @@ class PublishRun:
 
         Arguments as for `encode_publishes`.
         """
+        out = self._out
         while True:
-            done, size = encode_publishes(batch, row, rows, self.reply, identity, origin, shift, largest, self._out)
+            done, size = encode_publishes(batch, row, rows, self.reply, identity, origin, shift, largest, out)
             if done:
-                return bytes(memoryview(self._out)[:size]), done
+                return bytes(memoryview(out)[:size]), done
             columns = batch.columns
             size = int(columns.data_size[row]) + int(columns.reply_size[row]) + len(identity)
             size += len(batch.channel) + len(batch.subject) + len(self.reply) + _AROUND
-            if size <= len(self._out):
+            if size <= len(out):
                 return b"", 0
-            self._out = bytearray(size)
+            self._out = out = bytearray(size)
 
     def encode_fillers(self, subject: bytes, count: int, shift: int = 0) -> bytes:
         """Returns the frames of fillers at the next sequences."""
