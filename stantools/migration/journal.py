@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,18 +139,18 @@ class StepLog:
     """
 
     def __init__(self, streams: Mapping[str, dict[str, Any]] | None = None) -> None:
-        self._streams: dict[str, dict[str, Any]] = dict(streams or {})
+        self.streams: dict[str, dict[str, Any]] = dict(streams or {})
         #: entries of the steps since then, for `Journal.take_over`
         self.taken: list[dict[str, Any]] = []
 
     def state(self, stream: str) -> StreamState | None:
         """Returns the last step of a stream, None without any."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         return StreamState(entry["state"]) if entry else None
 
     def facts(self, stream: str) -> dict[str, Any]:
         """Returns the facts recorded with the last step of a stream."""
-        return self._streams.get(stream, {})
+        return self.streams.get(stream, {})
 
     def note(self, stream: str, state: StreamState, **facts: Any) -> None:
         """Records a step durably; facts of earlier steps are kept unless given again."""
@@ -165,14 +165,14 @@ class StepLog:
         """Records steps, possibly of another process (`taken`), durably."""
         for entry in entries:
             self._append(entry)
-            self._fold(entry)
+            self.fold(entry)
 
-    def _fold(self, entry: dict[str, Any]) -> None:
+    def fold(self, entry: dict[str, Any]) -> None:
         """Applies an entry to the state of its stream."""
         if entry["event"] == "forget":
-            self._streams.pop(entry["stream"], None)
+            self.streams.pop(entry["stream"], None)
         else:
-            self._streams[entry["stream"]] = entry
+            self.streams[entry["stream"]] = entry
 
     def _append(self, entry: dict[str, Any]) -> None:
         self.taken.append(entry)
@@ -238,7 +238,7 @@ class Journal(StepLog):
             elif not begun:
                 raise self._no_journal(number, "its first line must begin a migration")
             else:
-                self._fold(entry)
+                self.fold(entry)
         return begun
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
@@ -283,18 +283,12 @@ def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:
         return {}
     except OSError as problem:
         raise StoreUnreadableError(f"{journal_path(plan)}: cannot be read: {problem.strerror}") from problem
-    streams: dict[str, dict[str, Any]] = {}
+    steps = StepLog()
     for line in lines:
-        try:
-            entry = json.loads(line)
-            name, event = entry["stream"], entry["event"]
-        except (ValueError, KeyError, TypeError):
-            continue  # opening the journal reports the error
-        if event == "forget":
-            streams.pop(str(name), None)
-        else:
-            streams[str(name)] = entry
-    return streams
+        # Opening the journal reports other lines.
+        with suppress(ValueError, KeyError, TypeError):
+            steps.fold(json.loads(line))
+    return steps.streams
 
 
 def journal_path(plan: Path) -> Path:

@@ -320,33 +320,3 @@ def _sort_round(feeds: list[_ChannelFeed], key: int, number: int) -> _MergeRound
     sizes = [high - low for low, high in zip(lows, highs, strict=True)]
     sources = np.repeat(np.arange(len(round_feeds)), sizes)
     return _MergeRound(round_feeds, lows, highs, sources[np.argsort(keys, kind="stable")])
-
-
-class Prefix:
-    """A source up to a sequence of the stream; itself a `StreamSource`."""
-
-    def __init__(self, source: StreamSource, last: int) -> None:
-        self._source = source
-        self.last = last
-
-    @property
-    def parts(self) -> Sequence[tuple[ChannelSource, bytes]]:
-        return self._source.parts
-
-    @property
-    def renumbered(self) -> bool:
-        return self._source.renumbered
-
-    @cached_property
-    def count(self) -> int:
-        return sum(len(batch) for batch in self.read())
-
-    @property
-    def first(self) -> int:
-        return self._source.first if self.count else 0
-
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
-        return self._source.read(after=after, until=self.last if until is None else min(until, self.last))
-
-    def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        return self._source.position(channel, sequences)

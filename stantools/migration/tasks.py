@@ -122,12 +122,6 @@ class SetBackError(NatsError):
     retriable = True
 
 
-class AckOrderError(NatsError):
-    """Answers came in another order than the messages; the stored messages have to be read."""
-
-    retriable = True
-
-
 _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 
 

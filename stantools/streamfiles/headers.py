@@ -21,6 +21,7 @@ deleted afterwards:
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from stantools.notation import format_moment
@@ -71,12 +72,19 @@ FILLER: Final = b"Nats-Streaming-Filler"
 
 #: lines that publishing adds to a message's own header block
 _PUBLISH_LINES: Final = tuple(name + b": " for name in (MESSAGE_ID, EXPECTED_LAST))
+_ID: Final = re.compile(rb"\r\n%b:[ \t]*([^\r]*?)[ \t]*\r\n" % MESSAGE_ID, re.IGNORECASE)
 FILLER_START: Final = VERSION_LINE + FILLER + b": 1\r\n"
 
 
 def identity(channel: bytes, generation: int) -> bytes:
     """Returns the prefix of the ids of a channel's messages."""
     return b"%b:%d:" % (safe_value(channel), generation)
+
+
+def message_id(block: bytes) -> bytes:
+    """Returns the id in a header block, empty without one."""
+    found = _ID.search(block)
+    return found[1] if found else b""
 
 
 def guarded(block: bytes, identity: bytes, channel_sequence: int, expected_last: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from stantools.nats.publishing.expected_frames import encode_message
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
@@ -20,6 +19,26 @@ _GOOD_START: Final = b'{"stream":"'
 _SEQUENCE: Final = b'"seq":'
 _TIME: Final = re.compile(rb"\r\n%b: ([0-9]{1,18}|[0-8][0-9]{18})(?=\r\n)" % headers.TIMESTAMP.encode())
 _REPLY: Final = re.compile(rb"\r\n%b: ([^\r]*)(?=\r\n)" % headers.REPLY.encode())
+
+
+def encode_message(
+    batch: MessageBatch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
+) -> tuple[bytes, int]:
+    """Returns the frame of one message, and the total bytes of its header block and payload."""
+    columns = batch.columns
+    parts = []
+    for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):
+        begin, end = int(start[row]), int(start[row]) + int(size[row])
+        if begin < 0 or end > len(batch.buffer):
+            raise ValueError(f"row {row} points out of the buffer")
+        parts.append(bytes(batch.buffer[begin:end]))
+    data, answer = parts
+    own = int(columns.sequence[row])
+    block = headers.header_block(batch.channel, own, int(columns.timestamp[row]), answer, origin=origin)
+    block = headers.guarded(block, identity, own, expected_last)
+    total = len(block) + len(data)
+    head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.sequence[row]), len(block), total)
+    return b"%b%b%b\r\n" % (head, block, data), total
 
 
 def encode_publishes(

@@ -6,7 +6,7 @@ Each message is published with the last sequence that the stream is expected to 
 message is stored when its own answer says so, and then all earlier ones are stored as well. If an answer is missing
 or is an error, the outcome is *unknown*. The publisher settles it by reading the stream: the message at that sequence
 is ours if it has the id that only this message was given. Messages that were not stored are sent again, after the
-stored ones. Sending again is safe, since each message fits at one sequence only.
+stored ones. Sending again is safe, since each message fits at one sequence only (`PublishRun`).
 
 It reports a message as not stored only if the server has refused it, it was sent once, and the server has
 refused all messages after it.
@@ -15,7 +15,6 @@ refused all messages after it.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,11 +22,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.log import STREAMING
 from stantools.nats.columns import FrameColumns
-from stantools.nats.errors import WRONG_LAST, ApiError, NatsError, NoResponderError
-from stantools.nats.jetstream import read_answer
+from stantools.nats.errors import WRONG_LAST, ApiError, NatsError
 from stantools.nats.kernels import read_deliveries
-from stantools.nats.publishing.expected_frames import MAX_WINDOW
-from stantools.nats.publishing.kernels import check_answers, encode_publishes
+from stantools.nats.publishing.publish_run import PublishRun, PublishWindow
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
@@ -39,18 +36,13 @@ if TYPE_CHECKING:
 #: seconds without an answer until the outcome counts as unknown, and between two reads of the stream's state
 PATIENCE: Final = 2.0
 _PAUSES: Final = (0.05, 1.0)
-#: bytes in flight to a stream at most (`MAX_WINDOW` limits the messages), and messages per write
-_WINDOW_BYTES: Final = 8 << 20
-_CHUNK: Final = 512
+_WINDOW: Final = PublishWindow(seconds=PATIENCE)
 #: Messages or bytes to collect for a write while others are in flight, unless the servers answer first: a round trip
 #: costs nearly the same for one message as for hundreds.
 _GATHERED: Final = 512
 _GATHERED_BYTES: Final = 256 << 10
 #: rounds in which the stream must report fewer messages than it had until that counts as a loss
 _ROUNDS: Final = 3
-#: bytes for the frame around a message: subject, sizes, header
-_AROUND: Final = 2048
-_ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +91,6 @@ class ExactPublisher:
         leads: Whether messages may be sent, called before each write. Messages wait while it returns False.
 
     Attributes:
-        confirmed: The last sequence that is known to be stored.
         sending: Whether it sends.
     """
 
@@ -114,7 +105,6 @@ class ExactPublisher:
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.stream = stream
-        self.confirmed = 0
         self.sending = False
         self._streams = streams
         self._writer = writer
@@ -123,17 +113,14 @@ class ExactPublisher:
         self._leads = leads
         self._prefix = streams.listen(self._take, self._connection_lost)
         self._queue: deque[PublishRange] = deque()
-        self._out = bytearray(1 << 16)
-        self._generation = self._run = 0
-        self._sent = 0  # the last sequence sent in this run
+        self._run = PublishRun(stream, _WINDOW)
+        self._generation = self._runs = 0
         self._highest = 0  # the last sequence sent in any run whose outcome may be unknown
         self._doubtful = 0  # the last sequence sent in an earlier run, which that run may still store
         self._end = 0  # the last sequence of the stream when it was last read
         self._mixed = False  # whether messages of ours came after those of another writer then
         self._unsent: deque[PublishRange] = deque()
         self._unsent_bytes = 0
-        self._chunks: deque[tuple[int, int]] = deque()  # writes in flight: last sequence, bytes
-        self._bytes = 0
         self._refusal: ApiError | None = None
         self._refusals = 0
         self._low_counts = self._fruitless_runs = 0
@@ -141,11 +128,16 @@ class ExactPublisher:
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
 
+    @property
+    def confirmed(self) -> int:
+        """The last sequence that is known to be stored."""
+        return self._run.confirmed
+
     def restart(self, last: int) -> None:
         """Starts again after a sequence, with the pieces that were submitted and not forgotten."""
         self._stop()
         self._generation += 1
-        self.confirmed = self._highest = last
+        self._run.confirmed = self._highest = last
         self._low_counts = self._fruitless_runs = 0
         self.sending = True
         self._begin_run()
@@ -161,6 +153,11 @@ class ExactPublisher:
         self._stop()
         self.sending = False
         self._streams.unlisten(self._prefix)
+
+    @property
+    def _accepting(self) -> bool:
+        """Whether answers count: it sends, and no outcome is being settled."""
+        return self.sending and self._resolving is None
 
     @property
     def idle(self) -> bool:
@@ -179,53 +176,42 @@ class ExactPublisher:
 
     def _begin_run(self) -> None:
         """Begins a run with a new reply subject: answers to earlier runs no longer count."""
-        self._run += 1
-        self._reply = b"%b%d." % (self._prefix, self._run)
+        self._runs += 1
+        self._run.begin(b"%b%d." % (self._prefix, self._runs), self.confirmed)
         self._identity = b"%b.%d:" % (self._writer, self._generation)
-        self._sent = self.confirmed
         self._doubtful = self._highest
         self._unsent = deque(self._queue)
         self._unsent_bytes = sum(piece.size for piece in self._unsent)
-        self._forget_run()
+        self._refusal = None
         self._send()
 
     def _send(self) -> None:
-        if self._chunks and self._unsent:
-            rows = min(self._queue[-1].last, self.confirmed + MAX_WINDOW) - self._sent
-            if rows < _GATHERED and self._unsent_bytes < _GATHERED_BYTES:
-                return  # The next write waits for more messages.
-        while self._unsent:
-            piece = self._unsent[0]
-            rows = min(_CHUNK, piece.last - self._sent, self.confirmed + MAX_WINDOW - self._sent)
-            if rows <= 0 or self._bytes > _WINDOW_BYTES:
+        run, queue = self._run, self._unsent
+        gathers = bool(queue) and run.sent > run.confirmed and self._unsent_bytes < _GATHERED_BYTES
+        if gathers and min(self._queue[-1].last - run.sent, run.room) < _GATHERED:
+            return  # The next write waits for more messages.
+        while queue:
+            piece = queue[0]
+            rows = min(_WINDOW.chunk, piece.last - run.sent, run.room)
+            if rows <= 0:
                 return
             if not self._leads():
                 self._break("the lease is not certain")
                 return
-            frames = self._encode(piece, self._sent + 1 - piece.first, rows)
-            if self._sent == piece.last:
-                self._unsent.popleft()
+            frames, rows = run.encode(
+                piece.batch, run.sent + 1 - piece.first, rows, self._identity, origin=self._origin
+            )
+            if run.sent == run.confirmed:
+                self._last_answer_at = self._now()
+                self._start_timer()
+            run.add(rows, len(frames))
+            if run.sent == piece.last:
+                queue.popleft()
                 self._unsent_bytes -= piece.size
-            self._highest = max(self._highest, self._sent)
+            self._highest = max(self._highest, run.sent)
             if not self._streams.send(frames):
                 self._break("there is no connection")
                 return
-            if not self._chunks:
-                self._last_answer_at = self._now()
-                self._start_timer()
-            self._chunks.append((self._sent, len(frames)))
-            self._bytes += len(frames)
-
-    def _encode(self, piece: PublishRange, row: int, rows: int) -> bytes:
-        """Returns frames of at least one message, and advances the last sent sequence."""
-        while True:
-            done, size = encode_publishes(
-                piece.batch, row, rows, self._reply, self._identity, self._origin, 0, 1 << 62, self._out
-            )
-            if done:
-                self._sent += done
-                return bytes(memoryview(self._out)[:size])
-            self._out = bytearray(max(2 * len(self._out), int(piece.batch.columns.data_size[row]) + _AROUND))
 
     def _start_timer(self) -> None:
         if self._timer is None:
@@ -233,9 +219,9 @@ class ExactPublisher:
 
     def _check(self) -> None:
         self._timer = None
-        if not self._chunks or self._resolving is not None:
+        if not self._run.in_flight or self._resolving is not None:
             return
-        if self._now() - self._last_answer_at >= PATIENCE:
+        if self._now() - self._last_answer_at >= _WINDOW.seconds:
             self._break("no answer in time")
         else:
             self._start_timer()
@@ -247,67 +233,46 @@ class ExactPublisher:
             return
         columns = FrameColumns(end - begin)
         read_deliveries(buffer, frames, begin, end, columns, 0, 0)
-        row = 0
-        if self._refusal is None:
-            row, expected = check_answers(buffer, columns, 0, self._reply, self.confirmed + 1)
-            if expected - 1 > self._sent:
-                self._break("an answer names a message that was not sent")
+        run = self._run
+        before = run.confirmed
+        row = run.take(buffer, columns)
+        if run.confirmed > before:
+            self._note_confirmed()
+        for answer in run.unexpected(buffer, columns, row):
+            if isinstance(answer.problem, ApiError):
+                self._take_refusal(answer.sequence, answer.problem)
+            else:
+                self._break(answer.problem.message)
+            if not self._accepting:
                 return
-            if expected - 1 > self.confirmed:
-                self._confirm(expected - 1)
-        view = memoryview(buffer)
-        for at in range(row, end - begin):
-            start, size = int(columns.subject_start[at]), int(columns.subject_size[at])
-            if bytes(view[start : start + len(self._reply)]) == self._reply:
-                token = bytes(view[start + len(self._reply) : start + size])
-                start, size = int(columns.data_start[at]), int(columns.data_size[at])
-                if not self._take_unexpected(token, bytes(view[start : start + size])):
-                    return
         if self._refusal is None:
             self._send()
 
-    def _take_unexpected(self, token: bytes, data: bytes) -> bool:
-        """Handles an answer that is not the expected one. Returns whether later answers count."""
-        try:
-            if not data:
-                raise NoResponderError("no stream takes it")
-            read_answer(f"message {token.decode()} of stream {self.stream}", data)
-        except ApiError as problem:
-            self._take_refusal(token, problem)
-        except NatsError as problem:
-            self._break(problem.message)
-        else:
-            self._break(f"message {token.decode()} was answered out of order")
-        return self.sending and self._resolving is None
-
-    def _take_refusal(self, token: bytes, problem: ApiError) -> None:
+    def _take_refusal(self, sequence: int, problem: ApiError) -> None:
         """Handles an error. If the server refuses all messages in flight, they are given up."""
         if self._refusal is None:
             if problem.err_code == WRONG_LAST:
                 counted = problem.last_counted
                 self._low_counts += counted is not None and counted < self.confirmed
-            if problem.retriable or token != b"%d" % (self.confirmed + 1):
+            if problem.retriable or sequence != self.confirmed + 1:
                 self._break(problem.description)
                 return
             self._refusal, self._refusals = problem, 0
         self._refusals += 1
         self._last_answer_at = self._now()
-        if self._refusals == self._sent - self.confirmed:
+        if self._refusals == self._run.in_flight:
             problem = self._refusal
             self._stop()
             self.sending = False
             self._owner.refused(problem.description, certain=self._doubtful <= self.confirmed)
 
-    def _confirm(self, last: int) -> None:
-        """Marks all messages up to a sequence as stored."""
-        self.confirmed = last
+    def _note_confirmed(self) -> None:
+        """Reports the pieces that are stored by now."""
         self._low_counts = self._fruitless_runs = 0
         self._last_answer_at = self._now()
-        while self._chunks and self._chunks[0][0] <= last:
-            self._bytes -= self._chunks.popleft()[1]
-        done = False
-        while self._queue and self._queue[0].last <= last:
-            self._queue.popleft().stored()
+        done, last, queue = False, self._run.confirmed, self._queue
+        while queue and queue[0].last <= last:
+            queue.popleft().stored()
             done = True
         if done:
             self._owner.answered()
@@ -315,7 +280,7 @@ class ExactPublisher:
     # Unknown outcomes
 
     def _connection_lost(self) -> None:
-        if self.sending and self._chunks and self._resolving is None:
+        if self._accepting and self._run.in_flight:
             self._break("the connection was lost")
 
     def _break(self, reason: str) -> None:
@@ -366,8 +331,7 @@ class ExactPublisher:
         if last > at:
             async for received in self._streams.read(self.stream, info["state"], at):
                 for row, sequence in enumerate(received.columns.sequence.tolist()):
-                    found = _ID.search(received.header(row))
-                    ours = found is not None and found[1] == b"%b%d" % (self._identity, sequence)
+                    ours = headers.message_id(received.header(row)) == b"%b%d" % (self._identity, sequence)
                     if foreign:
                         self._mixed |= ours
                     elif ours and sequence == at + 1 and sequence <= self._highest:
@@ -376,14 +340,16 @@ class ExactPublisher:
                         foreign, self._mixed = sequence, ours
             if foreign:
                 if at > self.confirmed:
-                    self._confirm(at)
+                    self._run.confirm(at)
+                    self._note_confirmed()
                 return f"sequence {foreign} is from another writer"
             if at < last:
                 state = (await self._streams.stream_info(self.stream) or info)["state"]
                 if int(state["first_seq"]) > at + 1:
                     return f"sequences from {at + 1} on were removed before they could be compared"
                 raise NatsError("it could not be read completely")
-            self._confirm(at)
+            self._run.confirm(at)
+            self._note_confirmed()
         return None
 
     def _stop(self) -> None:
@@ -394,11 +360,7 @@ class ExactPublisher:
             if self._resolving is not asyncio.current_task():
                 self._resolving.cancel()
             self._resolving = None
-        self._forget_run()
-
-    def _forget_run(self) -> None:
-        self._chunks.clear()
-        self._bytes = 0
+        self._run.drop()
         self._refusal = None
 
     @staticmethod

@@ -281,12 +281,21 @@ class ExpectedStream:
         return Proof(findings + read.findings, read.messages, read.bytes, time.monotonic() - started)
 
     async def prove_messages(
-        self, js: JetStream, state: dict[str, Any], *, after: int = 0, progress: Progress | None = None
+        self,
+        js: JetStream,
+        state: dict[str, Any],
+        *,
+        after: int = 0,
+        until: int | None = None,
+        progress: Progress | None = None,
     ) -> Proof:
-        """Compares only the messages, up to the last one of `state` (from `STREAM.INFO`)."""
+        """Compares only the messages, up to the last one of `state` (from `STREAM.INFO`).
+
+        Messages of the source after `until` are not expected.
+        """
         started = time.monotonic()
         comparison = Comparison(
-            self.source.read(after=after),
+            self.source.read(after=after, until=until),
             self.name,
             origin=self.origin,
             published=self.via_publish,

@@ -14,27 +14,21 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from stantools.errors import StantoolsError
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
-from stantools.migration.tasks import AckOrderError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
-from stantools.nats.jetstream import read_answer
-from stantools.nats.publishing.expected_frames import MAX_WINDOW, encode_fillers, encode_message
-from stantools.nats.publishing.kernels import check_answers, encode_publishes
+from stantools.nats.publishing.publish_run import PublishRun, PublishWindow
 from stantools.nats.subjects import subject_problem
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     import asyncio
 
-    from stantools.nats.connection import NatsConnection
-    from stantools.nats.inbox import Inbox, Received
+    from stantools.nats.inbox import Inbox
     from stantools.nats.jetstream import JetStream
     from stantools.streamfiles.batch import MessageBatch, Messages
-
-#: as `MAX_WINDOW`, in bytes; a larger message is sent alone. After a killed run only the last window of a stream can
-#: differ from the source: everything before it was acknowledged.
-MAX_WINDOW_BYTES: Final = 16 << 20
 
 #: fillers; each is stored and deleted, so that this many take minutes
 FILLER_LIMIT: Final = 1_000_000
@@ -44,95 +38,12 @@ CERTAIN_FROM: Final = (2, 10, 0)
 
 
 @dataclass(frozen=True)
-class PublishWindow:
-    """Limits of unacknowledged messages."""
-
-    messages: int = MAX_WINDOW  #: messages, up to `MAX_WINDOW`
-    bytes: int = 8 << 20  #: bytes, up to `MAX_WINDOW_BYTES`; a larger message is sent alone
-    chunk: int = 512  #: messages in one write
-    seconds: float = 10.0  #: seconds to wait for the next acknowledgement
-
-    def __post_init__(self) -> None:
-        fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
-        if not fits or self.chunk < 1:
-            raise ValueError(f"{self} is not a window")
-
-
-@dataclass(frozen=True)
 class PublishOptions:
     origin: bool = True  #: messages have headers with channel, sequence and time
     generation: int = 1  #: part of message ids (`Nats-Msg-Id`), which are channel, generation and sequence
     window: PublishWindow = field(default_factory=PublishWindow)
     filler_limit: int = FILLER_LIMIT  #: limit of sequences that are filled and emptied again
     patience: float = 60.0  #: seconds without progress until an unresponsive server is given up
-
-
-class AckCollector:
-    """An inbox for the acknowledgements of one stream; created by `open`."""
-
-    def __init__(self, connection: NatsConnection, stream: str, inbox: Inbox) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._inbox = inbox
-        self._run = 0
-        self.expected = 0  #: next sequence to be acknowledged; all before it are stored
-        self.reply = b""  #: prefix of the reply subjects, before the sequence
-
-    @classmethod
-    def open(cls, connection: NatsConnection, stream: str) -> AckCollector:
-        """Subscribes to a new inbox; the subscription is certain after any later answer of the server."""
-        return cls(connection, stream, connection.open_inbox(connection.new_inbox() + b".>"))
-
-    def close(self) -> None:
-        self._connection.close_inbox(self._inbox)
-
-    async def begin(self, first: int) -> None:
-        """Starts again at a sequence: earlier acknowledgements and connection failures do not count any more."""
-        with contextlib.suppress(TimeoutError):
-            while True:
-                with contextlib.suppress(ConnectionLostError):
-                    await self._inbox.receive(0)
-        self._run += 1
-        self.expected = first
-        self.reply = b"%b%d." % (self._inbox.subject[:-1], self._run)
-
-    async def receive(self, failed: asyncio.Future[NatsError], timeout: float) -> None:
-        """Waits up to `timeout` seconds for acknowledgements and processes them.
-
-        `failed` comes from `NatsConnection.watch`. Raises ApiError for a refused message, OutOfStepError for an
-        acknowledgement out of order, NoAnswerError without any.
-        """
-        what = f"message {self.expected} of stream {self._stream}"
-        received = await self._connection.receive(self._inbox, failed, timeout, what)
-        row, self.expected = check_answers(received.buffer, received.columns, 0, self.reply, self.expected)
-        if row < len(received):
-            raise self._problem(received, row)
-
-    def _problem(self, received: Received, row: int) -> NatsError:
-        """Returns the error for an unexpected answer."""
-        token, data = received.subject(row)[len(self.reply) :], received.data(row)
-        what = f"message {token.decode()} of stream {self._stream}"
-        if not data:
-            return ApiError(what, 503, 0, "no stream accepts it")
-        try:
-            answer = read_answer(what, data)
-        except NatsError as problem:
-            return problem
-        stored = answer.get("seq")
-        if str(stored) == token.decode():
-            return AckOrderError(f"{what} was answered before message {self.expected}", "run the command again")
-        return NatsError(
-            f"{what} was stored by {answer.get('stream')} at sequence {stored}",
-            "the server does not know Nats-Expected-Last-Sequence: use nats-server 2.9 or newer",
-        )
-
-
-@dataclass
-class Chunk:
-    end: int  #: sequence after its last message
-    messages: int
-    size: int  #: bytes
-    fillers: bool
 
 
 @dataclass
@@ -151,16 +62,36 @@ class Loader:
     reported: int = 0  #: last sequence that the counts include
     replicated: bool = False  #: the stream has several replicas
 
-    _leading = False
+    def __post_init__(self) -> None:
+        self._run = PublishRun(self.name, self.options.window, 1 << 20)
+        self._inbox: Inbox | None = None
+        self._runs = 0
+        self._leading = False
 
-    async def run(self, acks: AckCollector, after: int) -> None:
+    def open(self) -> Inbox:
+        """Subscribes to an inbox for answers; the subscription is certain after any later answer of the server."""
+        if self._inbox is None:
+            connection = self.js.connection
+            self._inbox = connection.open_inbox(connection.new_inbox() + b".>")
+        return self._inbox
+
+    def close(self) -> None:
+        if self._inbox is not None:
+            self.js.connection.close_inbox(self._inbox)
+
+    @property
+    def confirmed(self) -> int:
+        """The last sequence that the server has confirmed."""
+        return self._run.confirmed
+
+    async def run(self, after: int) -> None:
         """Sends all messages and fillers after a sequence and waits until they are stored.
 
-        After an error, all messages before `acks.expected` are stored; later ones may be.
+        After an error, all messages up to `confirmed` are stored; later ones may be.
         """
         # With several replicas such a stream is not purged before it has a message.
         certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
-        async with self._begun(acks, after):
+        async with self._begun(after):
             for batch in self.source.read(after=after):
                 check_names(batch, origin=self.options.origin)
                 self._watch(batch.subject)
@@ -168,30 +99,34 @@ class Loader:
                     await self._send_first(batch)
                     certain = True
                 await self._send(batch)
-            if not certain and self._next <= self.source.last:
+            if not certain and self._run.sent < self.source.last:
                 await self._send_first(None)
             await self._fill(self.source.last + 1)
             await self._receive_all()
 
-    async def lead(self, acks: AckCollector, after: int, until: int) -> None:
+    async def lead(self, after: int, until: int) -> None:
         """Sends fillers after sequence `after` up to before `until`; the caller purges them."""
         self._leading = True
         try:
-            async with self._begun(acks, after):
+            async with self._begun(after):
                 await self._fill(until)
                 await self._receive_all()
         finally:
             self._leading = False
 
     @contextlib.asynccontextmanager
-    async def _begun(self, acks: AckCollector, after: int) -> AsyncIterator[None]:
-        await acks.begin(after + 1)
-        self._acks = acks
-        self._next = after + 1
-        self._chunks: deque[Chunk] = deque()
-        self._bytes = 0
+    async def _begun(self, after: int) -> AsyncIterator[None]:
+        inbox = self.open()
+        with contextlib.suppress(TimeoutError):
+            while True:
+                # Answers to earlier runs, and earlier failures of the connection, do not count.
+                with contextlib.suppress(ConnectionLostError):
+                    await inbox.receive(0)
+        self._runs += 1
+        self._run.begin(b"%b%d." % (inbox.subject[:-1], self._runs), after)
+        self.reported = after
+        self._fillers_sent: deque[int] = deque()
         self._shift = 0
-        self._buffer = bytearray(1 << 20)
         with contextlib.ExitStack() as self._stack:
             self._watched: set[str] = set()
             self._watch(self.subject)
@@ -211,112 +146,110 @@ class Loader:
 
     async def _send(self, batch: MessageBatch) -> None:
         identity = headers.identity(batch.channel, self.options.generation)
-        largest = self.js.connection.max_payload
-        row = 0
+        largest, window = self.js.connection.max_payload, self.options.window
         # A message that was sent alone is not sent again.
-        while row < len(batch) and int(batch.sequence[row]) < self._next:
-            row += 1
+        row = int(np.searchsorted(batch.sequence, np.uint64(self._run.sent), "right"))
         while row < len(batch):
             await self._fill(int(batch.sequence[row]))
-            rows = min(self.options.window.chunk, self.options.window.messages, len(batch) - row)
-            done, size = encode_publishes(
-                batch, row, rows, self._acks.reply, identity, self.options.origin, self._shift, largest, self._buffer
+            rows = min(window.chunk, window.messages, len(batch) - row)
+            frames, done = self._run.encode(
+                batch, row, rows, identity, origin=self.options.origin, shift=self._shift, largest=largest
             )
             if not done:
-                # Grow the buffer for a large message.
-                frame = self._frame(batch, row, int(batch.sequence[row]) - 1 - self._shift)
-                self._buffer = bytearray(max(len(self._buffer), len(frame)))
-                continue
-            await self._write(bytes(memoryview(self._buffer)[:size]), done, fillers=False)
+                raise self._too_large(batch, row)
+            await self._write(frames, done)
             row += done
 
-    def _frame(self, batch: MessageBatch, row: int, expected_last: int) -> bytes:
+    def _too_large(self, batch: MessageBatch, row: int) -> StantoolsError:
+        return StantoolsError(
+            f"stream {self.name}: message {batch.columns.sequence[row]} of channel "
+            f"{batch.channel.decode(errors='replace')} has {self._size(batch, row)} bytes with its headers; the server "
+            f"accepts {self.js.connection.max_payload}",
+            "raise max_payload on the server, or restore an archive, which has no such limit",
+        )
+
+    def _size(self, batch: MessageBatch, row: int) -> int:
+        own, time = int(batch.columns.sequence[row]), int(batch.columns.timestamp[row])
+        block = headers.header_block(batch.channel, own, time, batch.reply(row), origin=self.options.origin)
         identity = headers.identity(batch.channel, self.options.generation)
-        frame, size = encode_message(batch, row, self._acks.reply, identity, self.options.origin, expected_last)
-        largest = self.js.connection.max_payload
-        if size > largest:
-            channel = batch.channel.decode(errors="replace")
-            raise StantoolsError(
-                f"stream {self.name}: message {batch.columns.sequence[row]} of channel {channel} has {size} bytes with "
-                f"its headers; the server accepts {largest}",
-                "raise max_payload on the server, or restore an archive, which has no such limit",
-            )
-        return frame
+        guarded = headers.guarded(block, identity, own, int(batch.sequence[row]) - 1 - self._shift)
+        return len(guarded) + int(batch.columns.data_size[row])
 
     async def _send_first(self, batch: MessageBatch | None) -> None:
         """Sends one message or filler and waits until it is stored, to learn the server's offset."""
+        after = self._run.sent
         try:
-            await self.send_one(batch, self._next - 1)
+            await self.send_one(batch)
         except ApiError as problem:
             counted = problem.last_counted
-            if counted is None or counted >= self._next:
+            if counted is None or counted > after:
                 raise
             info = await self.js.stream_info(self.name)
-            if info is None or int(info["state"]["last_seq"]) != self._next - 1:
+            if info is None or int(info["state"]["last_seq"]) != after:
                 raise  # Another writer was faster, which reveals nothing about the server's offset.
-            self._shift = self._next - 1 - counted
-            await self.send_one(batch, counted)
+            self._shift = after - counted
+            await self.send_one(batch)
 
-    async def send_one(self, batch: MessageBatch | None, expected_last: int) -> None:
+    async def send_one(self, batch: MessageBatch | None) -> None:
         """Sends the next message, or a filler in its place (`batch` is None), and waits for the answer.
 
-        `expected_last` is the sequence for the guard. After ApiError the message is not stored.
+        After ApiError the message is not stored.
         """
-        if batch and int(batch.sequence[0]) == self._next:
-            fillers, frame = False, self._frame(batch, 0, expected_last)
-        else:
-            fillers = True
-            frame = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
         try:
-            await self._write(frame, 1, fillers=fillers)
+            if batch and int(batch.sequence[0]) == self._run.sent + 1:
+                await self._send(batch.part(0, 1))
+            else:
+                await self._fill(self._run.sent + 2)
             await self._receive_all()
         except ApiError:
             # not stored
-            self._chunks.clear()
-            self._bytes = 0
-            self._next -= 1
+            self._run.drop()
+            self._fillers_sent.clear()
             raise
 
     async def _fill(self, until: int) -> None:
         """Sends fillers up to before a sequence."""
-        while self._next < until:
-            count = min(until - self._next, self.options.window.chunk, self.options.window.messages)
-            frames = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
+        while (first := self._run.sent + 1) < until:
+            count = min(until - first, self.options.window.chunk, self.options.window.messages)
+            frames = self._run.encode_fillers(self.subject, count, self._shift)
             await self._write(frames, count, fillers=True)
 
-    async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:
+    async def _write(self, frames: bytes, messages: int, *, fillers: bool = False) -> None:
         """Sends frames as soon as the window allows."""
-        while self._chunks and (
-            self._next + messages - self._acks.expected > self.options.window.messages
-            or self._bytes + len(frames) > self.options.window.bytes
-        ):
+        while not self._run.fits(messages, len(frames)):
             await self._receive()
         if len(self.fillers) >= AT_ONCE:
             await self.delete_fillers()
         await self.js.connection.write(frames)
-        self._next += messages
-        self._bytes += len(frames)
-        self._chunks.append(Chunk(self._next, messages, len(frames), fillers))
+        if fillers:
+            self._fillers_sent.extend(range(self._run.sent + 1, self._run.sent + 1 + messages))
+        self._run.add(messages, len(frames))
 
     async def _receive_all(self) -> None:
-        while self._chunks:
+        while self._run.in_flight:
             await self._receive()
 
     async def _receive(self) -> None:
-        try:
-            await self._acks.receive(self._failed, self.options.window.seconds)
-        finally:
-            while self._chunks and self._chunks[0].end <= self._acks.expected:
-                chunk = self._chunks.popleft()
-                self._bytes -= chunk.size
-                self.reported = chunk.end - 1
-                if chunk.fillers:
-                    if not self._leading:
-                        self.fillers += range(chunk.end - chunk.messages, chunk.end)
-                    self.filled += chunk.messages
-                else:
-                    self.messages += chunk.messages
-                    self.progress(chunk.messages)
+        run, connection = self._run, self.js.connection
+        awaited = f"message {run.confirmed + 1} of stream {self.name}"
+        received = await connection.receive(self.open(), self._failed, self.options.window.seconds, awaited)
+        row = run.take(received.buffer, received.columns)
+        self._count_confirmed()
+        for answer in run.unexpected(received.buffer, received.columns, row):
+            raise answer.problem
+
+    def _count_confirmed(self) -> None:
+        fillers = []
+        while self._fillers_sent and self._fillers_sent[0] <= self.confirmed:
+            fillers.append(self._fillers_sent.popleft())
+        if not self._leading:
+            self.fillers += fillers
+        self.filled += len(fillers)
+        messages = self.confirmed - self.reported - len(fillers)
+        self.reported = self.confirmed
+        if messages:
+            self.messages += messages
+            self.progress(messages)
 
     async def delete_fillers(self) -> None:
         await delete_fillers(self.js, self.name, self.fillers)

@@ -200,8 +200,7 @@ class ExpectedMessage:
         if stored is None or self.subject is None:
             return stored is None and self.subject is None
         subject, block, data = stored
-        number = b"\r\n%b: %b%d\r\n" % (headers.MESSAGE_ID, headers.identity(self.channel, generation), self.own)
-        if headers.MESSAGE_ID in block and number not in block:
+        if headers.message_id(block) not in (b"", b"%b%d" % (headers.identity(self.channel, generation), self.own)):
             return False
         about = (self.channel, self.own, self.timestamp, self.reply)
         blocks = [headers.header_block(*about, origin=origin) for origin in (True, False)]

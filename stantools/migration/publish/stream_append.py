@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
-from stantools.migration.publish.loader import MAX_WINDOW_BYTES, AckCollector, PublishOptions
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.resume import NotOursError, check_fillers, compare, extent, missing
 from stantools.migration.publish.stream_fill import StreamFill, probe
 from stantools.migration.tasks import Retry
-from stantools.nats.publishing.expected_frames import MAX_WINDOW
+from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -127,7 +127,7 @@ async def append_part(
     if not job.there:
         await probe(js, name, stream_fill, consumers=False)
     try:
-        await _fill(js, name, stream_fill, retry)
+        await _fill(stream_fill, retry)
     except StantoolsError as problem:
         await stream_fill.explain(problem)
         raise
@@ -159,18 +159,17 @@ async def extend_stream(
     stream_fill = StreamFill(js, name, config, part, options, progress)
     stream_fill.writes_part(str(config.get("description") or ""), held)
     retry = Retry(js.connection, options.patience)
-    await _fill(js, name, stream_fill, retry)
+    await _fill(stream_fill, retry)
     fillers = stream_fill.loader.filled
     return AppendResult(name, None, part.count, stream_fill.found, fillers, held + part.count, retry.interruptions)
 
 
-async def _fill(js: JetStream, name: str, stream_fill: StreamFill, retry: Retry) -> None:
+async def _fill(stream_fill: StreamFill, retry: Retry) -> None:
     """Sends the missing messages of a stream until all are stored."""
-    acks = AckCollector.open(js.connection, name)
     try:
-        await retry.repeat(lambda: stream_fill.fill(acks), lambda: stream_fill.reported)
+        await retry.repeat(stream_fill.fill, lambda: stream_fill.reported)
     finally:
-        acks.close()
+        stream_fill.loader.close()
 
 
 async def check_part(js: JetStream, part: AppendResult) -> None:
@@ -205,23 +204,16 @@ async def finish_part(js: JetStream, config: Mapping[str, Any], part: AppendResu
     await js.update_stream({**info["config"], **settings.final_config({**config, "name": part.stream})})
 
 
+@dataclass
 class _StreamAppend:
     """One part on its way into a stream."""
 
-    def __init__(
-        self,
-        js: JetStream,
-        name: str,
-        config: Mapping[str, Any],
-        messages: Messages,
-        options: PublishOptions,
-    ) -> None:
-        self._js = js
-        self._name = name
-        self._config = config
-        self._messages = messages
-        self._options = options
-        self.there = False
+    _js: JetStream
+    _name: str
+    _config: Mapping[str, Any]
+    _messages: Messages
+    _options: PublishOptions
+    there: bool = False  #: the stream existed
 
     async def begin(self) -> AppendMark | None:
         """Reads the state of the stream and marks it; a missing stream is created later, with its mark."""
@@ -238,7 +230,7 @@ class _StreamAppend:
         mark = self._continuation_mark(there, mark)
         self._check_gaps(max(int(info["state"]["last_seq"]), mark.floor))
         if mark != there:
-            await self._update(info, {**info["config"], "description": str(mark)})
+            await self._js.update_stream({**info["config"], "description": str(mark)})
         return await self._recount(info, mark)
 
     def stream_fill(self, mark: AppendMark) -> StreamFill:
@@ -267,7 +259,7 @@ class _StreamAppend:
             return None
         self._check_gaps(max(mark.whole, mark.floor))
         loading = settings.loading_config(self._config, self._messages.count)
-        await self._update(info, {**info["config"], **loading, "description": str(mark)})
+        await self._js.update_stream({**info["config"], **loading, "description": str(mark)})
         return await self._recount(await self._js.stream_info(self._name) or info, mark)
 
     async def _recount(self, info: Mapping[str, Any], mark: AppendMark) -> AppendMark:
@@ -276,7 +268,7 @@ class _StreamAppend:
         if not mark.whole or int(state["last_seq"]) != mark.whole or int(state["messages"]) == mark.held:
             return mark
         mark = replace(mark, held=int(state["messages"]))
-        await self._update(info, {**info["config"], "description": str(mark)})
+        await self._js.update_stream({**info["config"], "description": str(mark)})
         return mark
 
     def _continuation_mark(self, stored_mark: AppendMark, mark: AppendMark) -> AppendMark:
@@ -289,9 +281,6 @@ class _StreamAppend:
             f"and these are sequences {mark.first} to {mark.last}",
             f"write sequences {stored_mark.first} to {stored_mark.last} again first, or remove the stream",
         )
-
-    async def _update(self, info: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        await self._js.update_stream({**config, "name": info["config"]["name"]})
 
     def _check_gaps(self, after: int) -> None:
         part = MessagesPart(self._messages, self._messages.first - 1)

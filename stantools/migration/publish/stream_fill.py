@@ -10,8 +10,6 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.loader import (
     CERTAIN_FROM,
-    MAX_WINDOW_BYTES,
-    AckCollector,
     Loader,
     PublishOptions,
 )
@@ -26,7 +24,7 @@ from stantools.migration.publish.resume import (
     missing,
 )
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
-from stantools.nats.publishing.expected_frames import MAX_WINDOW
+from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -116,15 +114,16 @@ class StreamFill:
             self.needs_purge = False
         return not self.needs_purge
 
-    async def fill(self, acks: AckCollector) -> None:
+    async def fill(self) -> None:
         """Sends the missing messages, and creates the stream if needed. A failed call may be repeated.
 
         Raises NotOursError if the stream holds messages that are not in the source.
         """
+        self.loader.open()
         info = await self._js.stream_info(self._name) or await self._create()
         settings.check_fixed(self._name, info["config"], {**self._config, "subjects": self._subjects})
         if self._fills_before_first and int(info["state"]["last_seq"]) < self._first:
-            await self._fill_before_first(acks, info["state"])
+            await self._fill_before_first(info["state"])
             info = await self._info()
         after = await self._position(info)
         if self._complete:
@@ -133,9 +132,9 @@ class StreamFill:
             self._check_deletable(info["config"], after)
             await self._lift_limits(info)
             try:
-                await self.loader.run(acks, after)
+                await self.loader.run(after)
             except ApiError as problem:
-                await self._force_recount(problem, acks.expected - 1)
+                await self._force_recount(problem, self.loader.confirmed)
                 raise
         await self.loader.delete_fillers()
         await self._check_complete()
@@ -263,7 +262,7 @@ class StreamFill:
         self.loader.reported = until
         return until
 
-    async def _fill_before_first(self, acks: AckCollector, state: Mapping[str, Any]) -> None:
+    async def _fill_before_first(self, state: Mapping[str, Any]) -> None:
         """Fills the sequences before the first message, then purges the fillers."""
         first, last = int(state["first_seq"]), int(state["last_seq"])
         if first == self._first:
@@ -274,7 +273,7 @@ class StreamFill:
                 raise NotOursError(f"stream {self._name} already holds messages at sequences {first} to {last}", REMEDY)
         self._examined = True
         if last < self._first - 1:
-            await self.loader.lead(acks, last, self._first)
+            await self.loader.lead(last, self._first)
         await self._js.purge_stream(self._name, below=self._first)
 
     async def _fillers(self, sequences: Iterable[int]) -> list[int]:

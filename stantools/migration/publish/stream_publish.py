@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.consumers import ConsumerPosition, StreamConsumers, WantedConsumer
-from stantools.migration.publish.loader import AckCollector, PublishOptions
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.resume import check_fillers
 from stantools.migration.publish.stream_fill import StreamFill, probe
 from stantools.migration.tasks import Retry
@@ -84,15 +84,14 @@ async def publish_stream(
         await probe(js, name, stream_fill, consumers=bool(consumers))
     retry = Retry(js.connection, options.patience)
     makers = StreamConsumers(js, name, source, consumers)
-    acks = AckCollector.open(js.connection, name)
     try:
-        await retry.repeat(lambda: stream_fill.fill(acks), lambda: stream_fill.reported)
-        state = await retry.repeat(partial(_complete, stream_fill, makers, acks))
+        await retry.repeat(stream_fill.fill, lambda: stream_fill.reported)
+        state = await retry.repeat(partial(_complete, stream_fill, makers))
     except StantoolsError as problem:
         await stream_fill.explain(problem)
         raise
     finally:
-        acks.close()
+        stream_fill.loader.close()
     seconds = time.monotonic() - began
     done = stream_fill.loader
     return PublishResult(
@@ -100,12 +99,12 @@ async def publish_stream(
     )
 
 
-async def _complete(stream_fill: StreamFill, makers: StreamConsumers, acks: AckCollector) -> dict[str, Any]:
+async def _complete(stream_fill: StreamFill, makers: StreamConsumers) -> dict[str, Any]:
     """Makes the consumers of a filled stream, configures all, and returns the stream's state."""
     # already filled, unless a server was killed since
-    await stream_fill.fill(acks)
+    await stream_fill.fill()
     if await makers.bring() or stream_fill.unsettled:
         await asyncio.sleep(SETTLING)
-        await stream_fill.fill(acks)
+        await stream_fill.fill()
     await makers.finish()
     return await stream_fill.finish()

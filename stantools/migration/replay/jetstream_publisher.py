@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections import Counter, deque
 from typing import Any
 
@@ -24,11 +23,10 @@ from stantools.nats import encoding
 from stantools.nats.client import NatsMessage
 from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import ApiError, NatsError, NoResponderError, PermissionDeniedError
-from stantools.nats.jetstream import MESSAGE_NOT_FOUND, JetStream
+from stantools.nats.jetstream import MESSAGE_NOT_FOUND, JetStream, read_answer
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import MessageBatch
 
-MESSAGE_ID = "Nats-Msg-Id"
 #: concurrent API requests
 AT_ONCE = 16
 #: sequences; a longer range of a stream is read in parts, concurrently
@@ -92,11 +90,7 @@ class ReplayReadback:
 
 def message_id(message: dict[str, Any]) -> str:
     """Returns the id of a message from the API, "" without one."""
-    for line in base64.b64decode(message.get("hdrs") or b"").split(b"\r\n"):
-        name, colon, value = line.partition(b":")
-        if colon and name.lower() == MESSAGE_ID.lower().encode():
-            return value.strip().decode("utf-8", "replace")
-    return ""
+    return headers.message_id(base64.b64decode(message.get("hdrs") or b"")).decode("utf-8", "replace")
 
 
 #: the texts of the server are sufficient for these errors
@@ -228,7 +222,7 @@ class JetStreamPublisher(ReplayPublisher):
                 self.again += 1
                 self.confirmed(self.published)
             else:
-                fields = {MESSAGE_ID: name}
+                fields = {headers.MESSAGE_ID.decode(): name}
                 if origin:
                     fields |= origin_fields(channel, sequence, timestamp)
                 if reply:
@@ -248,16 +242,17 @@ class JetStreamPublisher(ReplayPublisher):
             self.fail(NoResponderError("no stream has accepted a message", "check the streams, then continue"))
             return
         try:
-            answer = json.loads(message.data)
-            error, stream, sequence = answer.get("error"), answer.get("stream"), answer.get("seq")
-        except (ValueError, AttributeError):
-            self.fail(NatsError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
+            answer = read_answer("a message", message.data)
+            stream, sequence = str(answer["stream"]), int(answer["seq"])
+        except ApiError as problem:
+            remedy = _REMEDIES.get(problem.err_code, "see the stream's configuration, then continue")
+            self.fail(self.refused_message(number, problem.description, remedy))
             return
-        if error or not isinstance(stream, str) or not isinstance(sequence, int):
-            details = error if isinstance(error, dict) else {}
-            reason = str(details.get("description") or "without a reason")
-            remedy = _REMEDIES.get(int(details.get("err_code") or 0), "see the stream's configuration, then continue")
-            self.fail(self.refused_message(number, reason, remedy))
+        except NatsError as problem:
+            self.fail(problem)
+            return
+        except (KeyError, TypeError, ValueError):
+            self.fail(NatsError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
             return
         if self.confirmed(number):
             self.again += bool(answer.get("duplicate"))

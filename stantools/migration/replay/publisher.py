@@ -18,15 +18,13 @@ from stantools.migration.replay.subjects import shown
 from stantools.nats import encoding
 from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import NatsError
+from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 from stantools.notation import counted
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import MessageBatch
 
 #: seconds without a confirmation after which a target counts as silent
 SILENCE = 30.0
-#: limit of unconfirmed messages, and of their payload in bytes
-WINDOW = 4096
-WINDOW_BYTES = 16 << 20
 #: messages between two turns of other tasks
 _YIELD_EVERY = 256
 
@@ -51,7 +49,7 @@ def header_text(value: bytes) -> str:
 
 class ReplayPublisher(ABC):
     #: messages; half of the window must be confirmed before more is sent
-    window = WINDOW
+    window = MAX_WINDOW
 
     def __init__(
         self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
@@ -149,7 +147,7 @@ class ReplayPublisher(ABC):
     def _full(self) -> bool:
         if self.ledger.outstanding >= self.window:
             return True
-        return self._bytes_out >= WINDOW_BYTES and self.ledger.outstanding > 0
+        return self._bytes_out >= MAX_WINDOW_BYTES and self.ledger.outstanding > 0
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits for confirmations until a condition holds."""

@@ -43,7 +43,6 @@ from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.migration.server.restore import RestoreError, restore, state_differences
 from stantools.migration.server.transfer import TransferFlow
-from stantools.migration.stream_source import Prefix
 from stantools.migration.tasks import in_parallel
 from stantools.nats.errors import ApiError, ConnectionLostError, is_full
 from stantools.nats.jetstream import JetStream
@@ -233,11 +232,11 @@ class _StreamLoad:
 
     async def _check_beginning(self, info: Mapping[str, Any]) -> None:
         """Raises RefusedError unless the stream is a beginning of its source."""
-        prefix = Prefix(self._stream.source, int(info["state"]["last_seq"]))
-        expected = ExpectedStream(self._plan.name, prefix, self._plan.origin_headers, True)
-        proof = await expected.prove(self._js)
-        if proof.findings or prefix.last > self._stream.source.last:
-            behind = f"it goes up to {prefix.last}, the store to {self._stream.source.last}"
+        source, last = self._stream.source, int(info["state"]["last_seq"])
+        expected = ExpectedStream(self._plan.name, source, self._plan.origin_headers, True)
+        proof = await expected.prove_messages(self._js, dict(info["state"]), until=last)
+        if proof.findings or last > source.last:
+            behind = f"it goes up to {last}, the store to {source.last}"
             what = proof.findings[0].detail if proof.findings else behind
             raise RefusedError(
                 f"stream {self._plan.name} is not the beginning of its channel; nothing was appended: {what}",

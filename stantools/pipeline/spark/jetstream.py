@@ -101,23 +101,14 @@ class JetStreamDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Refuses to read.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuses to read."""
         with plain_errors():
             raise UsageError(
                 "Spark cannot read streams", "compare them with a store: stantools diff STORE SERVER#STREAM"
             )
 
     def writer(self, schema: StructType, overwrite: bool) -> JetStreamWriter:
-        """Returns the writer of a job.
-
-        Raises:
-            UsageError: An option or the mode is invalid, or columns are missing.
-            StantoolsError: The server cannot be used.
-        """
+        """Returns the writer of a job; UsageError for invalid options, StantoolsError without a server."""
         with plain_errors(), telling():
             return JetStreamWriter(self._options(schema, overwrite=overwrite))
 
@@ -165,19 +156,11 @@ class JetStreamWriter(_Writer, DataSourceArrowWriter):
     """Writer of a job."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Writes the rows of a task.
-
-        Raises:
-            StantoolsError: A failure that another attempt may not have.
-        """
+        """Writes the rows of a task; StantoolsError for a failure that another attempt may not have."""
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Finishes all streams.
-
-        Raises:
-            StantoolsError: A task failed, or a stream was changed since.
-        """
+        """Finishes all streams; StantoolsError if a task failed or a stream was changed since."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -188,19 +171,11 @@ class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writer of micro-batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Writes the rows of a task, in any order.
-
-        Raises:
-            StantoolsError: A failure that another attempt may not have.
-        """
+        """Writes the rows of a task, in any order; StantoolsError as of `JetStreamWriter.write`."""
         return self._write(_sort_rows(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Finishes all streams of a micro-batch; Spark may repeat the call after a restart.
-
-        Raises:
-            StantoolsError: A task failed, or a stream was changed since.
-        """
+        """Finishes all streams of a micro-batch; Spark may repeat the call after a restart."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

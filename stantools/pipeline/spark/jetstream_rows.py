@@ -3,17 +3,15 @@
 A task does not know the rows of other tasks. So every channel must arrive in one piece, in rising order;
 `jetstream.write` arranges that. Every problem of a channel is found before any of its messages is published.
 
-Spooled messages are in a temporary file without a name, so that nothing remains after any end of the process. Memory
-holds one entry for some thousand messages.
-
-    block: payloads | replies | padding to 8 | sequence, timestamp, ends of payloads, ends of replies
+Spooled messages are in a temporary file of Arrow's format without a name, so that nothing remains after any end of the
+process. Memory holds one entry for some thousand messages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
-import os
 import tempfile
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,45 +34,11 @@ _ROWS = 4096
 _BYTES = 4 << 20
 
 _I64 = npt.NDArray[np.int64]
-_U8 = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Byte strings as ranges of one buffer."""
-
-    content: _U8  #: all of them; may hold more bytes
-    ends: _I64  #: boundaries; one more than there are strings
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def part(self, low: int, high: int) -> Texts:
-        return Texts(self.content, self.ends[low : high + 1])
-
-    def joined(self) -> _U8:
-        return self.content[self.ends[0] : self.ends[-1]]
-
-    def relative(self) -> _I64:
-        relative: _I64 = self.ends - self.ends[0]
-        return relative
-
-    def row(self, row: int) -> bytes:
-        return self.content[self.ends[row] : self.ends[row + 1]].tobytes()
-
-
-@dataclass(frozen=True)
-class _SpoolBlock:
-    offset: int
-    rows: int
-    data_size: int
-    reply_size: int
-    first: int
-    last: int
-
-    @property
-    def columns_at(self) -> int:
-        return -(-(self.data_size + self.reply_size) // 8) * 8
+_SPOOLED = pa.schema(
+    [("seq", pa.uint64()), ("time", pa.int64()), ("data", pa.large_binary()), ("reply", pa.large_binary())]
+)
 
 
 class Spool:
@@ -85,12 +49,10 @@ class Spool:
         self.subject = subject
         self.count = 0
         self._folder = folder
-        self._blocks: list[_SpoolBlock] = []
-        self._end = 0
-        try:
-            self._file = tempfile.TemporaryFile(dir=folder, prefix="stantools-", buffering=0)  # noqa: SIM115
-        except OSError as problem:
-            raise self._unwritable(problem) from problem
+        self._blocks: list[tuple[int, int]] = []  # first and last sequence
+        with self._writing():
+            self._file = tempfile.TemporaryFile(dir=folder, prefix="stantools-")  # noqa: SIM115
+            self._writer = pa.ipc.new_file(self._file, _SPOOLED)
 
     def __enter__(self) -> Spool:
         return self
@@ -99,77 +61,87 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # buffered rows, if the disk is full
+            self._file.close()
 
     @property
     def first(self) -> int:
-        return self._blocks[0].first if self._blocks else 0
+        return self._blocks[0][0] if self._blocks else 0
 
     @property
     def last(self) -> int:
-        return self._blocks[-1].last if self._blocks else 0
+        return self._blocks[-1][1] if self._blocks else 0
 
-    def add(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
+    def add(
+        self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: pa.LargeBinaryArray, replies: pa.Array
+    ) -> None:
         """Appends messages with rising sequences above those before; timestamps are nanoseconds since 1970."""
+        columns = [pa.array(sequences, pa.uint64()), pa.array(timestamps, pa.int64()), data, replies]
+        batch = pa.RecordBatch.from_arrays(columns, schema=_SPOOLED)
+        ends = _contents(data)[1]
         low, rows = 0, len(sequences)
         while low < rows:
-            most = int(np.searchsorted(data.ends[low + 1 :], data.ends[low] + _BYTES, "right"))
+            most = int(np.searchsorted(ends[low + 1 :], ends[low] + _BYTES, "right"))
             high = low + min(max(most, 1), _ROWS, rows - low)
-            self._write(sequences[low:high], timestamps[low:high], data.part(low, high), replies.part(low, high))
+            with self._writing():
+                self._writer.write_batch(batch.slice(low, high - low))
+            self._blocks.append((int(sequences[low]), int(sequences[high - 1])))
             low = high
+        self.count += rows
+
+    def complete(self) -> None:
+        """Ends writing, before the messages are read."""
+        with self._writing():
+            self._writer.close()
+            self._file.flush()
+        self._reader = pa.ipc.open_file(self._file)
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[MessageBatch]:
         until = self.last if until is None else until
-        for block in self._blocks:
-            if block.last > after and block.first <= until:
-                batch = self._batch(block)
+        for number, (first, last) in enumerate(self._blocks):
+            if last > after and first <= until:
+                batch = self._batch(self._reader.get_batch(number))
                 low, high = np.searchsorted(batch.sequence, np.array([after, until], np.uint64), "right").tolist()
                 if low < high:
                     yield batch.part(low, high)
 
-    def _write(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
-        payload, answers = data.joined(), replies.joined()
-        rows = len(sequences)
-        block = _SpoolBlock(self._end, rows, len(payload), len(answers), int(sequences[0]), int(sequences[-1]))
-        pad = np.zeros(block.columns_at - len(payload) - len(answers), np.uint8)
-        for part in (payload, answers, pad, sequences, timestamps, data.relative(), replies.relative()):
-            self._append(np.ascontiguousarray(part).view(np.uint8))
-        self._blocks.append(block)
-        self.count += rows
-
-    def _append(self, content: _U8) -> None:
-        at, view = 0, content.data
-        try:
-            while at < len(view):
-                at += os.write(self._file.fileno(), view[at:])
-        except OSError as problem:
-            raise self._unwritable(problem) from problem
-        self._end += len(view)
-
-    def _batch(self, block: _SpoolBlock) -> MessageBatch:
-        rows, base = block.rows, block.columns_at
-        size = base + (2 * rows + 2 * (rows + 1)) * 8
-        content = os.pread(self._file.fileno(), size, block.offset)
-        numbers = np.frombuffer(content, np.int64, offset=base)
+    def _batch(self, block: pa.RecordBatch) -> MessageBatch:
+        rows = block.num_rows
+        payloads, ends = _contents(block.column("data"))
+        replies, answers = _contents(block.column("reply"))
         columns = MessageColumns(0)
         columns.capacity = rows
         columns.offset = np.zeros(rows, np.int64)
         columns.size = np.zeros(rows, np.uint32)
         columns.flags = np.zeros(rows, np.uint8)
-        columns.sequence = numbers[:rows].view(np.uint64)
-        columns.timestamp = numbers[rows : 2 * rows]
-        ends, answers = numbers[2 * rows : 3 * rows + 1], numbers[3 * rows + 1 : 4 * rows + 2]
+        columns.sequence = block.column("seq").to_numpy()
+        columns.timestamp = block.column("time").to_numpy()
         columns.data_start, columns.data_size = ends[:-1], np.diff(ends).astype(np.uint32)
-        columns.reply_start = answers[:-1] + block.data_size
+        columns.reply_start = answers[:-1] + len(payloads)
         columns.reply_size = np.diff(answers).astype(np.uint32)
-        return MessageBatch(self.channel, self.subject, memoryview(content), columns, columns.sequence)
+        content = np.concatenate([payloads, replies])
+        return MessageBatch(self.channel, self.subject, content.data, columns, columns.sequence)
 
-    def _unwritable(self, problem: OSError) -> StoreUnwritableError:
-        place = Path(self._folder or tempfile.gettempdir())
-        remedy = "name another directory with the option spoolDir"
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = f"the largest channel must fit there temporarily; free some space, or {remedy}"
-        return StoreUnwritableError(f"{place}: temporary files cannot be written there: {problem.strerror}", remedy)
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            place = Path(self._folder or tempfile.gettempdir())
+            remedy = "name another directory with the option spoolDir"
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                remedy = f"the largest channel must fit there temporarily; free some space, or {remedy}"
+            raise StoreUnwritableError(
+                f"{place}: temporary files cannot be written there: {problem.strerror}", remedy
+            ) from problem
+
+
+def _contents(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.uint8], _I64]:
+    """Returns the bytes of all values, and their boundaries: one more than there are values."""
+    _, offsets, content = column.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(column) + 1, column.offset * 8)
+    texts = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    return texts[ends[0] : ends[-1]], ends - ends[0]
 
 
 #: Required and optional columns.
@@ -220,6 +192,7 @@ class SpoolRows:
                     if spool is None or channel != name:
                         if spool is not None:
                             done.add(name)
+                            spool.complete()
                             complete, spool = spool, None
                             yield complete
                         self._check_new(channel, done)
@@ -227,6 +200,7 @@ class SpoolRows:
                         name, spool = channel, Spool(_raw(channel), _raw(subject), self.options.spool_folder())
                     self._add(spool, channel, part)
             if spool is not None:
+                spool.complete()
                 complete, spool = spool, None
                 yield complete
         finally:
@@ -285,14 +259,13 @@ class SpoolRows:
     def _add(self, spool: Spool, channel: str, batch: pa.RecordBatch) -> None:
         sequences = self._sequences(batch, channel, spool.last)
         self._check_subject(batch, channel, sequences)
-        data = _texts(batch, "data")
         if batch.column("data").null_count:
             row = int(np.flatnonzero(batch.column("data").is_null().to_numpy(zero_copy_only=False))[0])
             raise RefusedError(
                 f"channel {channel}: message {sequences[row]} has no data (null)",
                 "an empty payload is X'': coalesce(data, X'')",
             )
-        spool.add(sequences, self._timestamps(batch, channel), data, _replies(batch))
+        spool.add(sequences, self._timestamps(batch, channel), _bytes(batch, "data"), _replies(batch))
 
     def _sequences(self, batch: pa.RecordBatch, channel: str, last: int) -> npt.NDArray[np.uint64]:
         column = _cast_column(batch, "seq", pa.int64())
@@ -357,29 +330,14 @@ def _cast_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Arra
     return column.cast(kind)
 
 
-def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
-    """Returns a column of texts or bytes; with `fill`, null counts as empty."""
+def _bytes(batch: pa.RecordBatch, name: str) -> pa.LargeBinaryArray:
+    """Returns a column of texts or bytes as bytes; null counts as empty."""
     column = batch.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_null(column.type):
-        return Texts(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))
-    if not _is_text(column.type) and not _is_binary(column.type):
+    if not _is_text(column.type) and not _is_binary(column.type) and not pa.types.is_null(column.type):
         raise _wrong_type(name, column.type)
-    if not any(fits(column.type) for fits in _NARROW):
-        column = column.cast(pa.large_binary())
-    if fill and column.null_count:
-        column = pc.fill_null(column, "" if _is_text(column.type) else b"")
-    narrow = any(fits(column.type) for fits in _NARROW)
-    number = np.dtype(np.int32 if narrow else np.int64)
-    _, offsets, content = column.buffers()
-    ends = np.frombuffer(offsets, number, len(column) + 1, column.offset * number.itemsize)
-    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    return Texts(data, ends.astype(np.int64, copy=False))
-
-
-#: Types with contiguous values and offsets of 32 bits.
-_NARROW = (pa.types.is_binary, pa.types.is_string)
+    return pc.fill_null(column.cast(pa.large_binary()), b"")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -394,18 +352,15 @@ def _wrong_type(name: str, kind: pa.DataType) -> UsageError:
     return UsageError(f"the column {name} is of type {kind}, expected {({**REQUIRED, **OPTIONAL})[name]}", "convert it")
 
 
-def _replies(batch: pa.RecordBatch) -> Texts:
+def _replies(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     """Returns the reply subjects, made valid for headers."""
-    if "reply" not in batch.schema.names or batch.column("reply").null_count == batch.num_rows:
-        return Texts(np.zeros(0, np.uint8), np.zeros(batch.num_rows + 1, np.int64))
-    replies = _texts(batch, "reply", fill=True)
-    content = replies.joined()
+    if "reply" not in batch.schema.names:
+        return pa.array([b""] * batch.num_rows, pa.large_binary())
+    replies = _bytes(batch, "reply")
+    content, _ = _contents(replies)
     if not len(content) or (int(content.min()) > 0x20 and not (content == 0x7F).any()):
         return replies
-    safe = [safe_value(replies.row(row)) for row in range(len(replies))]
-    ends = np.zeros(len(safe) + 1, np.int64)
-    np.cumsum([len(each) for each in safe], out=ends[1:])
-    return Texts(np.frombuffer(b"".join(safe), np.uint8), ends)
+    return pa.array([safe_value(each.as_py()) for each in replies], pa.large_binary())
 
 
 def _raw(name: str) -> bytes:

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.loader import PublishOptions
@@ -40,7 +37,6 @@ from stantools.pipeline.spark.jetstream_rows import ARRANGE, SpoolRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stantools.nats.connection import NatsConnection
     from stantools.pipeline.spark.jetstream_options import SinkOptions
     from stantools.pipeline.spark.jetstream_rows import Spool
 
@@ -116,14 +112,18 @@ def check_server(options: SinkOptions) -> None:
 
 
 def run_with(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
+    try:
+        return _run(options, work)
+    except StantoolsError as problem:
+        raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
+
+
+def _run(options: SinkOptions, work: Callable[[JetStream], Awaitable[_Result]]) -> _Result:
     async def main() -> _Result:
         async with connect(options.connect_options()) as connection:
             return await work(JetStream(connection))
 
-    try:
-        return asyncio.run(main())
-    except StantoolsError as problem:
-        raise plainly(problem.message, problem.remedy, problem.exit_code) from problem
+    return asyncio.run(main())
 
 
 async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[WrittenChannel]) -> None:
@@ -136,102 +136,50 @@ async def _finish(js: JetStream, options: SinkOptions, channels: Sequence[Writte
 
 
 def _write_channels(options: SinkOptions, channels: Iterator[Spool], written: list[WrittenChannel]) -> None:
-    """Publishes a few channels at a time, while rows of the next are spooled."""
     first = next(channels, None)
     if first is None:
         return  # Spark has many partitions without rows
-    with first, _PublisherThread(options) as publisher:
-        for spool in chain([first], channels):
-            written.extend(publisher.submit(spool))
-        written.extend(publisher.drain())
+    with first:
+        _run(options, lambda js: _publish(js, options, chain([first], channels), written))
 
 
-class _PublisherThread:
-    """A connection in a thread of its own, which serves the server also while we wait for rows.
+async def _publish(js: JetStream, options: SinkOptions, spools: Iterator[Spool], written: list[WrittenChannel]) -> None:
+    """Publishes a few channels at a time, while a thread spools the rows of the next."""
+    spooling, slots = asyncio.Lock(), asyncio.Semaphore(options.parallel)
 
-    A context manager; at its end it cancels unfinished operations.
-    """
+    async def publish_in_turn(_: int) -> None:
+        while True:
+            async with spooling:
+                spool = await _next_spool(spools)
+            if spool is None:
+                return
+            with spool:
+                async with slots:
+                    written.append(await _write(js, options, spool))
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._publishing_tasks: deque[tuple[Future[WrittenChannel], Spool]] = deque()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._slots = asyncio.Semaphore(options.parallel)
-
-    def __enter__(self) -> _PublisherThread:
-        with contextlib.ExitStack() as stack:
-            self._loop = stack.enter_context(_loop())
-            opened = contextlib.AsyncExitStack()
-            stack.callback(lambda: self._call(opened.aclose()).result())
-            entering = opened.enter_async_context(connect(self._options.connect_options()))
-            self._connection = self._call(entering).result()
-            stack.callback(self._cancel)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def submit(self, spool: Spool) -> Iterator[WrittenChannel]:
-        """Begins to publish a channel; at the limit, waits for others and yields these."""
-        self._publishing_tasks.append((self._call(self._write(spool)), spool))
-        while len(self._publishing_tasks) > self._options.parallel:
-            yield self._next()
-
-    def drain(self) -> Iterator[WrittenChannel]:
-        while self._publishing_tasks:
-            yield self._next()
-
-    def _next(self) -> WrittenChannel:
-        result = self._publishing_tasks[0][0].result()
-        self._publishing_tasks.popleft()[1].close()
-        return result
-
-    def _call(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _cancel(self) -> None:
-        async def stop() -> None:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-        self._call(stop()).result()
-        for _, spool in self._publishing_tasks:
-            spool.close()
-
-    async def _write(self, spool: Spool) -> WrittenChannel:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        async with self._slots:
-            return await _write(self._connection, self._options, spool)
+    workers = options.parallel + 1
+    await in_parallel(publish_in_turn, range(workers), workers)
 
 
-@contextlib.contextmanager
-def _loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Runs an event loop in a thread, which serves the server also while we wait for rows."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="jetstream", daemon=True)
-    thread.start()
+async def _next_spool(spools: Iterator[Spool]) -> Spool | None:
+    reading = asyncio.ensure_future(asyncio.to_thread(next, spools, None))
     try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        return await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        # The thread cannot be interrupted.
+        if (spool := await reading) is not None:
+            spool.close()
+        raise
 
 
-async def _write(connection: NatsConnection, options: SinkOptions, spool: Spool) -> WrittenChannel:
+async def _write(js: JetStream, options: SinkOptions, spool: Spool) -> WrittenChannel:
     channel = spool.channel.decode("utf-8", "surrogateescape")
-    js = JetStream(connection)
     name, _ = options.names(channel)
     try:
         part = await append_part(
             js,
             name,
-            options.config(channel, connection.version),
+            options.config(channel, js.connection.version),
             spool,
             options=PublishOptions(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
         )

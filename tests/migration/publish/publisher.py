@@ -8,11 +8,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
+from stantools.nats.publishing.publish_run import PublishWindow
 from tests.migration.publish.conftest import CONFIG, FakeSource, numbered
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
+from stantools.nats.publishing.publish_run import PublishWindow
 from tests import servers
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_consumers import durable, place

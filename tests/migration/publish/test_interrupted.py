@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from stantools.migration.publish import stream_fill, stream_publish
-from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.jetstream import JetStream
+from stantools.nats.publishing.publish_run import PublishWindow
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place

@@ -11,13 +11,14 @@ import pytest
 
 from stantools.errors import RefusedError
 from stantools.migration.publish import loader
-from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.resume import NotOursError
 from stantools.migration.publish.stream_append import AppendMark, AppendResult, append_part, check_part, finish_part
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.errors import ApiError
 from stantools.nats.jetstream import JetStream
+from stantools.nats.publishing.publish_run import PublishRun, PublishWindow
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_interrupted import Killed, Killer
 from tests.natsclient import jetstream
@@ -177,15 +178,16 @@ async def test_two_writers_fill_the_first_gap(
     async with jetstream(server.url) as js:
         async with connect(ConnectOptions(servers=(server.url,))) as other:
 
-            async def late(self: Any, batch: Any, expected_last: int) -> None:
-                if others and self._next == others[0]:
+            async def late(self: Any, batch: Any) -> None:
+                if others and self.confirmed + 1 == others[0]:
+                    run = PublishRun("orders", PublishWindow())
+                    run.begin(b"nobody.", self.confirmed)
                     for shift in (0, FIRST.first - 1):
-                        frame = loader.encode_fillers(self.subject, b"nobody.", shift, others[0], 1)
-                        await other.write(frame)
+                        await other.write(run.encode_fillers(self.subject, 1, shift))
                     await other.flush()
                     info = await js.stream_info("orders")
                     assert info and info["state"]["last_seq"] == others.pop()
-                await send_one(self, batch, expected_last)
+                await send_one(self, batch)
 
             monkeypatch.setattr(loader.Loader, "send_one", late)
             await write(js, FIRST)
@@ -199,11 +201,11 @@ async def test_a_server_that_counts_too_few(start_server: Callable[..., Any], mo
     real, purge = loader.Loader.run, JetStream.purge_stream
     purged: list[Any] = []
 
-    async def refused(self: Any, acks: Any, after: int) -> None:
+    async def refused(self: Any, after: int) -> None:
         if after == FIRST.last and (after, FIRST.first) not in purged:
-            await acks.begin(after + 1)
-            raise ApiError("message", 400, 10071, f"wrong last sequence: {FIRST.first - 1}")
-        await real(self, acks, after)
+            async with self._begun(after):
+                raise ApiError("message", 400, 10071, f"wrong last sequence: {FIRST.first - 1}")
+        await real(self, after)
 
     async def noted(self: JetStream, name: str, **which: Any) -> int:
         removed = await purge(self, name, **which)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.publish.loader import PublishOptions, PublishWindow
+from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.resume import NotOursError, missing
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
+from stantools.nats.publishing.publish_run import PublishWindow
 from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, peer, read_back
 from tests.natsclient import jetstream
 

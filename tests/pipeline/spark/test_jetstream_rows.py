@@ -148,10 +148,7 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(StoreUnwritableError, match="nowhere: temporary files cannot be written there"):
         taken(batches(rows("x", [1])), spoolDir=str(tmp_path / "nowhere"))
 
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(jetstream_rows.os, "write", full)
+    monkeypatch.setattr(jetstream_rows.tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("w+b"))  # noqa: SIM115
     with pytest.raises(StoreUnwritableError, match="No space left on device") as raised:
         taken(batches(rows("x", [1])), spoolDir=str(tmp_path))
     assert "the largest channel must fit" in raised.value.remedy
