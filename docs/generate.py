@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from textual.binding import Binding
 
-from broker.config.catalogue import SECTIONS, Support, ValueType
+from broker.config.catalogue import SECTIONS
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, FindingCode
@@ -25,6 +25,7 @@ from stantools.pipeline.spark.jetstream_options import SinkOptions
 from stantools.pipeline.tables.option_texts import names_of
 from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
 from stantools.pipeline.tables.table_options import STORAGE, TableOptions
+from stantools.server_options import Support, ValueType
 from tui.app import bindings
 
 DOCS = Path(__file__).parent
@@ -185,18 +186,18 @@ def broker_options() -> str:
 
 def _broker_sections() -> Iterator[str]:
     for section in SECTIONS:
-        keys = any(option.keys for option in section.options)
-        flags = any(option.flags for option in section.options)
+        keys = any(option.keys for _, option in section.options)
+        flags = any(option.flags for _, option in section.options)
         place = f"`{section.path}`" if section.path else "the top level"
         yield f"\n## {section.title}\n\n"
         if keys:
             yield f"Keys in {place} of the file.\n\n"
         columns = ("command line",) * flags + ("key",) * keys + ("type [default]", "what for", "state")
         yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
-        for option in section.options:
+        for _, option in section.options:
             known = option.shown_default if option.flags or option.default is not None else ""
             default = f" [`{known}`]" if known else ""
-            cells = [f"{_KIND_NAMES[option.kind]}{default}", _cell(option.help), option.state.value]
+            cells = [f"{_KIND_NAMES[option.value_type]}{default}", _cell(option.help), option.support.value]
             if option.remark:
                 cells[-1] += f"; {option.remark}"
             if keys:
@@ -216,6 +217,8 @@ _KIND_NAMES = {
     ValueType.LIST: "list",
     ValueType.ADDRESS: "address or port",
     ValueType.SECONDS: "seconds or duration",
+    ValueType.WORDS: "text or list",
+    ValueType.ANY: "any",
 }
 
 

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.config.broker_options import LoggingOptions
@@ -221,7 +221,7 @@ class LogFile(_LosesFailedLines, logging.handlers.BaseRotatingHandler):
         return ""
 
     def shouldRollover(self, record: logging.LogRecord | None = None) -> bool:  # noqa: N802
-        return bool(self._limit) and os.fstat(self.stream.fileno()).st_size > self._next_limit
+        return bool(self._limit) and self._size() > self._next_limit
 
     def doRollover(self) -> None:  # noqa: N802
         now = time.time_ns()
@@ -233,11 +233,14 @@ class LogFile(_LosesFailedLines, logging.handlers.BaseRotatingHandler):
         except OSError as error:
             problem = f'Unable to rotate the logfile "{self._path}": {reason(error)}'
         if problem:
-            self._next_limit = os.fstat(self.stream.fileno()).st_size * 2
+            self._next_limit = self._size() * 2
             self._write(problem, logging.ERROR)
         else:
             self._next_limit = self._limit
             self._write(f'Rotated log, backup saved as "{backup}"')
+
+    def _size(self) -> int:
+        return os.fstat(self.stream.fileno()).st_size if self.stream is not None else 0
 
     def _open(self) -> io.TextIOWrapper:
         # Without a buffer a line that a full disk refuses does not come back with the next one.
@@ -255,6 +258,7 @@ class SyslogHandler(_LosesFailedLines, logging.handlers.QueueHandler):
         receiver = _SyslogConnection(url)
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         super().__init__(waiting)
+        self._waiting = waiting
         self._sender = logging.handlers.QueueListener(waiting, receiver)
         self._sender.start()
         self._receiver = receiver
@@ -265,8 +269,8 @@ class SyslogHandler(_LosesFailedLines, logging.handlers.QueueHandler):
         return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        if self.queue.qsize() < _MAX_WAITING:
-            self.queue.put_nowait(record)
+        if self._waiting.qsize() < _MAX_WAITING:
+            self._waiting.put_nowait(record)
 
     def close(self) -> None:
         self._sender.stop()
@@ -290,7 +294,7 @@ class _SyslogConnection(_LosesFailedLines, logging.handlers.SocketHandler):
         except ConfigurationError as problem:
             raise OSError(problem.message) from None
 
-    def send(self, s: bytes) -> None:
+    def send(self, s: Any) -> None:
         super().send(s)
         if self.sock is None and self.retryTime is None:
             # Lines are lost meanwhile: a receiver that reads nothing must not hold up the end of the server.

@@ -10,12 +10,11 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from broker.config.catalogue import Support, ValueType
 from stantools.errors import UsageError
 from stantools.format.quoting import quote
 
@@ -67,7 +66,7 @@ class ConfigNode:
 
 
 def kind(value: object) -> str:
-    """Returns the name of a value's type in errors about streaming keys (server-operations.md section 7)."""
+    """Returns the name of a value's type in errors (server-operations.md section 7)."""
     match value:
         case bool():
             return "bool"
@@ -83,15 +82,6 @@ def kind(value: object) -> str:
             return "map"
         case _:
             return "struct"
-
-
-def go_type(value: object) -> str:
-    """Returns the name of a value's type in errors about NATS keys (server-operations.md section 8)."""
-    name = kind(value)
-    return _GO_TYPES.get(name, name)
-
-
-_GO_TYPES: Final = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
 
 
 def text(value: object) -> str:
@@ -281,55 +271,3 @@ def reason(problem: OSError | ValueError) -> str:
     if problem.errno == errno.ENXIO:
         return "no such device or address"
     return os.strerror(problem.errno)[:1].lower() + os.strerror(problem.errno)[1:]
-
-
-@dataclass(slots=True)
-class Problems:
-    errors: list[str] = field(default_factory=list)  #: texts with their place
-    warnings: list[str] = field(default_factory=list)  #: texts with their place; the server starts nevertheless
-    unavailable: list[str] = field(default_factory=list)  #: features that the server lacks
-
-    def error(self, node: ConfigNode, text: str) -> None:
-        self.errors.append(f"{node.place}: {text}")
-
-    def warn(self, node: ConfigNode, text: str) -> None:
-        self.warnings.append(f"{node.place}: {text}")
-
-    def warn_ineffective(self, node: ConfigNode, name: str, state: Support) -> None:
-        """Records a key that the server knows but does not use."""
-        needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
-        self.warnings.append(f"{node.place}: {name} {needed}")
-
-    def value(self, node: ConfigNode, expected: ValueType) -> bool | int | str | None:
-        """Returns a plain value; None, with an error, for another type."""
-        value = node.value
-        if isinstance(value, bool | int | str) and kind(value) == expected.value:
-            return value
-        name = _GO_TYPES.get(expected.value, expected.value)
-        self.error(node, f"interface conversion: interface {{}} is {go_type(value)}, not {name}")
-        return None
-
-    def map(self, node: ConfigNode) -> dict[str, ConfigNode] | None:
-        """Returns a map; None, with an error, for another type."""
-        if isinstance(node.value, dict):
-            return node.value
-        self.value(node, ValueType.MAP)
-        return None
-
-    def words(self, node: ConfigNode) -> tuple[str, ...]:
-        """Returns a list of strings, or a single string; other elements are errors and left out."""
-        if isinstance(node.value, str):
-            return (node.value,)
-        if not isinstance(node.value, list):
-            self.value(node, ValueType.LIST)
-            return ()
-        return tuple(value for each in node.value if isinstance(value := self.value(each, ValueType.STRING), str))
-
-    def known(self, node: ConfigNode, keys: Container[str]) -> Iterator[tuple[str, ConfigNode]]:
-        """Yields the entries of a map with known keys (in lower case); others are errors."""
-        if isinstance(node.value, dict):
-            for name, entry in node.value.items():
-                if name.lower() in keys:
-                    yield name.lower(), entry
-                elif not entry.used:
-                    self.error(entry, f"unknown field {quote(name)}")

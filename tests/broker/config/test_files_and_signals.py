@@ -15,11 +15,12 @@ import pytest
 from broker.cli import main
 from broker.config import processes
 from broker.config.broker_options import BrokerOptions
-from broker.config.catalogue import SECTIONS, Support
+from broker.config.catalogue import SECTIONS
 from broker.config.processes import PortsFile, send, write_pid_file
 from broker.config.reader import parse
 from broker.config.reload import ReloadProblem, ReloadResult, reload_options
 from broker.config.values import ConfigurationError
+from stantools.server_options import Support
 
 
 def test_pid_file(tmp_path: Path) -> None:
@@ -182,17 +183,17 @@ def test_the_page_of_options_names_everything() -> None:
     page = (Path(__file__).parents[3] / "docs" / "broker-options.md").read_text(encoding="utf-8")
     for section in SECTIONS:
         assert section.title in page
-        for option in section.options:
+        for _, option in section.options:
             assert option.flags or option.keys
             assert all(f"`-{name}`" in page for name in option.flags)
             assert all(f"`{name}`" in page for name in option.keys)
-            assert option.help or option.state is not Support.WORKS
+            assert option.help or option.support is not Support.WORKS
     assert "\n\n\n" not in page
 
 
 def test_names_of_keys_are_unique() -> None:
     for path in {section.path for section in SECTIONS}:
         sections = [section for section in SECTIONS if section.path == path]
-        names = [name for section in sections for option in section.options for name in option.keys]
+        names = [name for section in sections for _, option in section.options for name in option.keys]
         assert len(names) == len(set(names))
         assert all(name == name.lower() for name in names)

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.grammar import MAX_DEPTH, parse, parse_file
-from broker.config.values import ConfigNode, ConfigurationError, go_type, kind, text
+from broker.config.values import ConfigNode, ConfigurationError, kind, text
 from stantools.format.quoting import quote
 
 
@@ -235,9 +235,6 @@ def test_names_of_types() -> None:
     assert isinstance(listed, list)
     assert [kind(each.value) for each in listed] == ["string", "int64", "bool", "float64", "map"]
     assert (kind(listed), kind(nodes["d"].value)) == ("slice", "struct")
-    assert go_type({}) == "map[string]interface {}"
-    assert go_type([]) == "[]interface {}"
-    assert go_type(nodes["d"].value) == "time.Time"
     assert text(nodes["a"]) == "[x 1 true 1.5 map[b:1]]"
     assert text(nodes["d"]) == "2020-01-02 03:04:05 +0000 UTC"
     assert text(1e30) == "1e+30"
