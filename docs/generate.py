@@ -180,7 +180,9 @@ def commands() -> str:
 def broker_options() -> str:
     """Returns docs/broker-options.md."""
     states = {state.name.lower(): state.value for state in Support}
-    head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
+    head = _GENERATED.format(
+        source="the fields of the broker's options or broker/config/catalogue.py"
+    ) + _BROKER_OPTIONS.format_map(states)
     return "".join([head, *_broker_sections()])
 
 

@@ -78,13 +78,13 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
 
 
 def parse_size(name: str, value: str) -> int:
-    """Parses a size: an integer, optionally with a suffix (`10MB`)."""
+    """Parses a size as in a file: an integer, optionally with a suffix (`10MB`)."""
     from broker.config import grammar
 
-    parsed: object = ""
-    if value.strip():
-        nodes = grammar.parse(f"{_SIZE}: {value}", environ={})
-        parsed = nodes[_SIZE].value if _SIZE in nodes else ""
+    try:
+        parsed = grammar.parse(f"{_SIZE}: {value}" if value.strip() else "", environ={})[_SIZE].value
+    except (ConfigurationError, KeyError):
+        parsed = value
     if not isinstance(parsed, int) or isinstance(parsed, bool):
         raise ConfigurationError(f"{name} should be a size, got '{text(parsed)}'")
     return parsed
