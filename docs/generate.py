@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from textual.binding import Binding
 
-from broker.config.catalogue import SECTIONS, Support, ValueType
+from broker.config.catalogue import SECTIONS
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, FindingCode
@@ -26,6 +26,7 @@ from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.option_texts import names_of
 from stantools.pipeline.tables.schema import MEANINGS, schema_of
 from stantools.pipeline.tables.table_options import STORAGE, TableOptions
+from stantools.server_options import Support, ValueType
 from tui.app import bindings
 
 DOCS = Path(__file__).parent
@@ -180,24 +181,26 @@ def commands() -> str:
 def broker_options() -> str:
     """Returns docs/broker-options.md."""
     states = {state.name.lower(): state.value for state in Support}
-    head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
+    head = _GENERATED.format(
+        source="the fields of the broker's options or broker/config/catalogue.py"
+    ) + _BROKER_OPTIONS.format_map(states)
     return "".join([head, *_broker_sections()])
 
 
 def _broker_sections() -> Iterator[str]:
     for section in SECTIONS:
-        keys = any(option.keys for option in section.options)
-        flags = any(option.flags for option in section.options)
+        keys = any(option.keys for _, option in section.options)
+        flags = any(option.flags for _, option in section.options)
         place = f"`{section.path}`" if section.path else "the top level"
         yield f"\n## {section.title}\n\n"
         if keys:
             yield f"Keys in {place} of the file.\n\n"
         columns = ("command line",) * flags + ("key",) * keys + ("type [default]", "what for", "state")
         yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
-        for option in section.options:
+        for _, option in section.options:
             known = option.shown_default if option.flags or option.default is not None else ""
             default = f" [`{known}`]" if known else ""
-            cells = [f"{_KIND_NAMES[option.kind]}{default}", _cell(option.help), option.state.value]
+            cells = [f"{_KIND_NAMES[option.value_type]}{default}", _cell(option.help), option.support.value]
             if option.remark:
                 cells[-1] += f"; {option.remark}"
             if keys:
@@ -217,6 +220,8 @@ _KIND_NAMES = {
     ValueType.LIST: "list",
     ValueType.ADDRESS: "address or port",
     ValueType.SECONDS: "seconds or duration",
+    ValueType.WORDS: "text or list",
+    ValueType.ANY: "any",
 }
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import click
 
-from broker.config.catalogue import SECTIONS, Support
+from broker.config.catalogue import SECTIONS
 from stantools import __version__
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS, summaries
+from stantools.server_options import Support
 
 _BROKER = """\
 A server for clients of NATS Streaming, which connect to it unchanged. Options, files and monitoring are those of the
@@ -104,12 +105,12 @@ def _broker() -> str:
     def body() -> Iterator[str]:
         yield f".SH SYNOPSIS\n.B stan\\-broker\n[OPTIONS]\n.SH DESCRIPTION\n{_text(_BROKER)}"
         for section in SECTIONS:
-            options = [option for option in section.options if option.flags]
+            options = [option for _, option in section.options if option.flags]
             if options:
                 yield f".SS {_inert(section.title)}\n"
             for option in options:
                 names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
-                state = "" if option.state is Support.WORKS else f" ({option.state.value})"
+                state = "" if option.support is Support.WORKS else f" ({option.support.value})"
                 yield _row(names, f"{option.help}{state}")
 
     return _page("stan-broker", "run a server for clients of NATS Streaming", body())

@@ -14,20 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.config.broker_options import FILE, JETSTREAM, BrokerOptions, ChannelsOptions, NodeOptions
-from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, ROUTES, SECTIONS, ValueType
+from broker.config.catalogue import CLUSTER, KEYS, NATS, NATS_LOGS, NATS_PARTS, ROUTES
 from stantools.errors import UsageError
+from stantools.server_options import Support, ValueType
 
 if TYPE_CHECKING:
-    from broker.config.settings import BrokerSettings, NatsFile
+    from broker.config.settings import BrokerSettings, FileContent
     from broker.config.values import ConfigNode
     from broker.nats.nats_options import ClusterOptions
 
-#: settings of the original's nodes without meaning for streams
-_RAFT: Final = (
-    *("raft_heartbeat_timeout", "raft_election_timeout", "raft_commit_timeout", "log_path", "log_cache_size"),
-    *("log_snapshots", "trailing_logs", "raft_logging", "proceed_on_restore_failure", "allow_add_remove_node"),
-    *("bolt_free_list_sync", "bolt_free_list_map", "nodes_connections"),
-)
 _NO_EFFECT: Final = "cluster: %s: no effect; elections and replication are those of JetStream, in the NATS servers"
 _COMMA: Final = (
     "Peer name contains ',' make sure you provided an array of peer names, not a string with commas: taken for %d peers"
@@ -35,15 +30,10 @@ _COMMA: Final = (
 #: sync interval with durable copies; a power failure loses at most the data without such copies, registrations and new
 #: subscriptions, of this time
 _SYNC_INTERVAL: Final = "1s"
-_SECOND: Final = 1e9
-_SHORTEST_LEASE: Final = 1.0
 #: limit of servers that hold a stream, and the default for an unknown number of nodes
 _MAX_REPLICAS: Final = 5
 _USUAL: Final = 3
-_OURS: Final = frozenset(
-    f"nats.{each}"
-    for each in ("name", "pid_file", "ports_file_dir", "http_port", "https_port", "http_base_path", "profile")
-) | {"jetstream.store_dir"}
+_OURS: Final = ("nats.name", "nats.profile")
 _PLAIN: Final = (ValueType.BOOL, ValueType.INT, ValueType.STRING, ValueType.DURATION)
 #: keys of the part `cluster` that are passed unchanged
 _ROUTE_KEYS: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
@@ -51,9 +41,7 @@ _OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "strea
 #: command line options that change the part `tls`
 _TLS: Final = {"verify": "verify", "cert": "cert_file", "key": "key_file", "ca": "ca_file"}
 #: keys of maps; other keys that a variable refers to only define that variable
-_KNOWN: Final = {name for section in SECTIONS for name in section.keys} | {
-    *("publish", "pub", "import", "subscribe", "sub", "export", "allow", "deny", "allow_responses", "max", "expires"),
-}
+_KNOWN: Final = frozenset(name for keys in KEYS.values() for name in keys)
 _LOG_SIZE: Final = 16 << 20
 _LOGS: Final = 2
 #: attempts, one per second, between two lines about a lost node
@@ -61,28 +49,30 @@ _REPORTS: Final = 60
 _BLANK: Final = re.compile(r"\s")
 
 
-def as_node(options: BrokerOptions, settings: BrokerSettings, file: NatsFile) -> BrokerOptions:
+def as_node(options: BrokerOptions, settings: BrokerSettings, file: FileContent) -> BrokerOptions:
     """Returns the options of a node, from those of its file store; UsageError if it could not reach the other nodes."""
-    lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
-    node_id, peers = settings.text("cluster.node_id"), settings.given.get("cluster.peers", ())
-    listed = peers if isinstance(peers, tuple) else ()
-    named = [name for each in listed or (str(peers),) for name in each.split(",")] if peers else ()
-    others = dict.fromkeys(each for name in named if (each := name.strip()) not in ("", node_id))
-    node = NodeOptions(node_id, max(lease, _SHORTEST_LEASE), tuple(others))
-    external = bool(settings.text("nats_server"))
+    node = settings.of(NodeOptions, "cluster.", log_path=Path())
+    named = [each.strip() for name in node.peers for each in name.split(",")]
+    peers = tuple(dict.fromkeys(each for each in named if each not in ("", node.node_id)))
+    listed, node = node.peers, replace(node, peers=peers)
+    external = bool(settings.text("connection.urls"))
     if options.store == FILE:
         options = _on_files(options, settings, file, node, external=external)
     else:
         options = replace(options, node=node)
-    given = [name for name in _RAFT if settings.given.get(f"cluster.{name}")]
+    given = [
+        option.keys[0]
+        for name, option in CLUSTER.options
+        if option.support is Support.WARNED and settings.given.get(name)
+    ]
     warnings = (_NO_EFFECT % ", ".join(given),) if given else ()
     if any("," in each for each in listed):
-        warnings = (*warnings, _COMMA % len(others))
+        warnings = (*warnings, _COMMA % len(peers))
     return replace(options, warnings=(*options.warnings, *warnings))
 
 
 def _on_files(
-    options: BrokerOptions, settings: BrokerSettings, file: NatsFile, node: NodeOptions, *, external: bool
+    options: BrokerOptions, settings: BrokerSettings, file: FileContent, node: NodeOptions, *, external: bool
 ) -> BrokerOptions:
     routes = options.nats.cluster
     if node.peers and routes is None and not external:
@@ -108,27 +98,27 @@ def _on_files(
     )
 
 
-def server_config(settings: BrokerSettings, file: NatsFile, cluster: ClusterOptions | None) -> dict[str, Any]:
+def server_config(settings: BrokerSettings, file: FileContent, cluster: ClusterOptions | None) -> dict[str, Any]:
     """Returns the configuration of a node's nats-server, without its name and directory."""
     config: dict[str, Any] = {"reconnect_error_reports": _REPORTS}
     config |= {
-        each.keys[0]: f"{value}ns" if each.kind is ValueType.DURATION else value
-        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.setting.startswith("nats.")))
-        if each.keys and each.kind in _PLAIN and each.setting not in _OURS
-        if (value := settings.given.get(each.setting)) is not None
+        each.keys[0]: f"{value}ns" if each.value_type is ValueType.DURATION else value
+        for name, each in (*NATS.options, *NATS_LOGS.options)
+        if name.startswith(("nats.", "log.nats_")) and name not in _OURS
+        if each.keys and each.value_type in _PLAIN and (value := settings.given.get(name)) is not None
     }
     config |= {"host": settings.text("nats.host"), "port": settings.number("nats.port")}
     config |= {"logfile_size_limit": _LOG_SIZE, "logfile_max_num": _LOGS}
     parts = {name.lower(): node for name, node in file.top.items()}
     wanted = (*NATS_PARTS.keys, "server_tags")
     config |= {name: _value(parts[name]) for name in wanted if name in parts and name not in ("cluster", "jetstream")}
-    if user := settings.text("nats.user"):
-        config["authorization"] = {"user": user, "password": settings.text("nats.password")}
-    elif token := settings.text("nats.token"):
+    if user := settings.text("authorization.user"):
+        config["authorization"] = {"user": user, "password": settings.text("authorization.password")}
+    elif token := settings.text("authorization.token"):
         config["authorization"] = {"token": token}
-    if settings.given.get("nats.tls") is False:
+    if settings.given.get("tls.enabled") is False:
         config.pop("tls", None)
-    elif given := {key: value for name, key in _TLS.items() if (value := settings.given.get(f"nats.tls.{name}"))}:
+    elif given := {key: value for name, key in _TLS.items() if (value := settings.given.get(f"tls.{name}"))}:
         config["tls"] = {**config.get("tls", {}), **given}
     if cluster is not None:
         config["cluster"] = _routes(cluster, _map(parts.get("cluster")), settings.text("cluster_id"))
@@ -140,7 +130,7 @@ def server_config(settings: BrokerSettings, file: NatsFile, cluster: ClusterOpti
 
 
 def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
-    known = {name for name, option in ROUTES.keys.items() if option.setting.removeprefix("routes.") in _ROUTE_KEYS}
+    known = {name for name, (setting, _) in ROUTES.keys.items() if setting.removeprefix("routes.") in _ROUTE_KEYS}
     block: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     block |= {
         "name": _BLANK.sub("_", cluster.name or cluster_id),

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.catalogue import FLAGS, OptionDeclaration, Setting, ValueType
+from broker.config.catalogue import FLAGS, NamedOption, Setting
 from broker.config.values import ConfigurationError, parse_go_duration, text
 from stantools.errors import StantoolsError
 from stantools.format.quoting import quote
+from stantools.server_options import ValueType
 
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
@@ -19,10 +20,10 @@ _INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](
 _MAX_DIGITS: Final = 80
 #: options that stand for several others
 _COMBINED: Final[Mapping[str, tuple[str, ...]]] = {
-    "SDV": ("stan_debug", "stan_trace"),
-    "VV": ("nats.trace", "nats.trace_verbose"),
-    "DV": ("nats.debug", "nats.trace"),
-    "DVV": ("nats.debug", "nats.trace", "nats.trace_verbose"),
+    "SDV": ("log.streaming_debug", "log.streaming_trace"),
+    "VV": ("log.nats_trace", "nats.trace_verbose"),
+    "DV": ("log.nats_debug", "log.nats_trace"),
+    "DVV": ("log.nats_debug", "log.nats_trace", "nats.trace_verbose"),
 }
 
 
@@ -39,7 +40,7 @@ class CommandLine:
 
     def sizes(self) -> None:
         for to, name in sorted(self.names.items(), key=lambda item: item[1]):
-            if FLAGS[name].kind is ValueType.SIZE:
+            if FLAGS[name].option.value_type is ValueType.SIZE:
                 self.settings[to] = parse_size(name, str(self.settings[to]))
 
 
@@ -61,7 +62,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
         flag = FLAGS.get(name)
         if flag is None:
             raise FlagError(f"flag provided but not defined: -{name}")
-        if flag.kind is ValueType.BOOL:
+        if flag.option.value_type is ValueType.BOOL:
             if separator and value not in _TRUE and value not in _FALSE:
                 raise FlagError(f"invalid boolean value {quote(value)} for -{name}: parse error")
             _set(found, flag, name, not separator or value in _TRUE)
@@ -77,13 +78,13 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
 
 
 def parse_size(name: str, value: str) -> int:
-    """Parses a size: an integer, optionally with a suffix (`10MB`)."""
+    """Parses a size as in a file: an integer, optionally with a suffix (`10MB`)."""
     from broker.config import grammar
 
-    parsed: object = ""
-    if value.strip():
-        nodes = grammar.parse(f"{_SIZE}: {value}", environ={})
-        parsed = nodes[_SIZE].value if _SIZE in nodes else ""
+    try:
+        parsed = grammar.parse(f"{_SIZE}: {value}" if value.strip() else "", environ={})[_SIZE].value
+    except (ConfigurationError, KeyError):
+        parsed = value
     if not isinstance(parsed, int) or isinstance(parsed, bool):
         raise ConfigurationError(f"{name} should be a size, got '{text(parsed)}'")
     return parsed
@@ -92,7 +93,7 @@ def parse_size(name: str, value: str) -> int:
 _SIZE: Final = "size"
 
 
-def _set(found: CommandLine, flag: OptionDeclaration, name: str, value: Setting) -> None:
+def _set(found: CommandLine, flag: NamedOption, name: str, value: Setting) -> None:
     found.names[flag.setting] = name
     found.settings[flag.setting] = value
     for each in _COMBINED.get(flag.setting, ()):
@@ -100,10 +101,12 @@ def _set(found: CommandLine, flag: OptionDeclaration, name: str, value: Setting)
         found.names.setdefault(each, name)
 
 
-def _value(flag: OptionDeclaration, name: str, value: str) -> Setting:
-    if flag.kind is ValueType.INT:
+def _value(flag: NamedOption, name: str, value: str) -> Setting:
+    if flag.option.value_type is ValueType.INT:
         return _integer(name, value)
-    if flag.kind is ValueType.DURATION:
+    if flag.option.value_type is ValueType.LIST:
+        return tuple(each.strip() for each in value.split(",") if each.strip())
+    if flag.option.value_type is ValueType.DURATION:
         try:
             return parse_go_duration(value)
         except ConfigurationError:

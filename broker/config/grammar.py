@@ -1,27 +1,28 @@
 """The grammar of configuration files (server-operations.md section 6).
 
 A file is a map, without or with braces around it. The scanner reads the text once and preserves the oddities that
-existing files rely on, and those with well-known error texts:
+existing files rely on:
 
 - digits followed by other characters are a word (`24h`), unless a size letter comes first: `10m` is ten million;
 - an integer swallows a `]` directly after it: `[1,2]` fails, `[1, 2 ]` does not;
 - a word may contain `#`, `=`, `:`, `{`, `[` and `"`, but ends with a `'`, which is dropped.
 
-Depth, number of included files and their size are bounded.
+Errors begin with their place. Depth, number of included files and their size are bounded.
 """
 
 from __future__ import annotations
 
 import bisect
 import codecs
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from broker.config.values import ConfigNode, ConfigurationError, NumberError, reason, scan_number, shown
+from broker.config.values import ConfigNode, ConfigurationError, ConfigValue, reason
 
 MAX_DEPTH: Final = 100
 MAX_INCLUDE_DEPTH: Final = 10
@@ -33,14 +34,25 @@ _BLANKS: Final = " \t"
 _LINE_ENDS: Final = "\r\n"
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 _END: Final = ""
-_DIGITS: Final = frozenset("0123456789")
 _WORD: Final = re.compile(r"[^ \t\r\n,;\]}'\\]*")
 _BARE_KEY: Final = re.compile(r"[^\t\n\v\f\r \x85\xa0=:]*")
 _BARE_INCLUDE: Final = re.compile(r"[^ \t\r\n;}']*")
 _COMMENT: Final = re.compile(r"[^\r\n]*")
-_HEX: Final = re.compile(r"[0-9a-fA-F]{2}")
+_QUOTED: Final = {"'": re.compile("'([^']*)'"), '"': re.compile('"([^"]*)"')}
+_PLAIN_TEXT: Final = re.compile(r'[^"\\]*')
+_BLOCK: Final = re.compile(r"\((.*?\n|\n)\)(?=[\r\n]|\Z)", re.DOTALL)
+_ESCAPE: Final = re.compile(r'x([0-9a-fA-F]{2})|[tnr"\\]')
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_SIZE: Final = re.compile(r"(-?[0-9]+)([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
+_FLOAT: Final = re.compile(r"-?[0-9]+\.[0-9]+")
+_ADDRESS: Final = re.compile(r"-?[0-9]+\.[0-9]+\.[0-9.:-]*")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_AFTER_INTEGER: Final = " \t\r\n,;}"
+_AFTER_SIZE: Final = "\t\n\v\f\r \x85\xa0,;}])"
+_MAX_DIGITS: Final = 20
 _BOOLS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_VARIABLE: Final = "value"
 
 
 def parse(
@@ -117,231 +129,196 @@ class _Scanner:
                 self.position += 1
                 continue
             self._entry(top, nested=False)
-            self._end_of_entry()
+            self._end_of_member(_LINE_ENDS + ",;}")
+
+    def _members(self, closing: str, separators: str, scope: dict[str, ConfigNode], member: Callable[[], None]) -> None:
+        """Reads the members of a map or an array, from its opening bracket to its closing one."""
+        opening = self.position
+        self.position += 1
+        self.scopes.append(scope)
+        if len(self.scopes) > MAX_DEPTH:
+            raise self._error(f"maps and arrays are nested deeper than {MAX_DEPTH} levels")
+        while True:
+            self._skip_blank_lines()
+            if self._peek() == closing:
+                break
+            if self._peek() == _END:
+                blank = " (after a number it needs a blank in front)" if closing == "]" else ""
+                raise self._error(f"'{self.text[opening]}' has no '{closing}'{blank}", opening)
+            member()
+            self._skip(_BLANKS)
+            if self._peek() == closing:
+                break
+            self._end_of_member(separators, closing)
+        self.position += 1
+        self.scopes.pop()
+
+    def _end_of_member(self, separators: str, closing: str = _END) -> None:
+        """Takes a separator or a comment after a member; the end of the text is one at the top level only."""
+        self._skip(_BLANKS)
+        if self._comment():
+            return
+        character = self._peek()
+        if character not in separators or (closing and character == _END):
+            expected = "a comma, a comment or the end of the line" + (f", or '{closing}'" if closing else "")
+            raise self._unexpected(f"expected {expected}")
+        self.position += 1
 
     def _map(self) -> dict[str, ConfigNode]:
         found: dict[str, ConfigNode] = {}
-        self.scopes.append(found)
-        if len(self.scopes) > MAX_DEPTH:
-            raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
-        while True:
-            self._skip_blank_lines()
-            character = self._peek()
-            if character == _END:
-                raise self._error("Unexpected EOF processing map.")
-            if character == "}":
-                break
-            self._entry(found, nested=True)
-            self._skip(_BLANKS)
-            if not self._comment():
-                character = self._peek()
-                if character == "}":
-                    break
-                if character == _END or character not in "\r\n,;":
-                    found_instead = f"but got {shown(character)} instead."
-                    raise self._error(f'Expected a map value terminator "," or a map terminator "}}", {found_instead}')
-                self.position += 1
-        self.position += 1
-        self.scopes.pop()
+        self._members("}", _LINE_ENDS + ",;", found, lambda: self._entry(found, nested=True))
+        return found
+
+    def _array(self) -> list[ConfigNode]:
+        found: list[ConfigNode] = []
+
+        def element() -> None:
+            if self._peek() == ",":
+                raise self._unexpected("expected a value")
+            node = self._node(self.position + (self._peek() in _QUOTED))
+            node.value = self._value()
+            found.append(node)
+
+        # Arrays are no scope for variables, but count for the depth.
+        self._members("]", _LINE_ENDS + ",", {}, element)
         return found
 
     def _entry(self, into: dict[str, ConfigNode], *, nested: bool) -> None:
         character = self._peek()
-        if nested and character == "]":
-            raise self._error("Unexpected array end ']' processing map.")
-        if character in "=:":
-            raise self._error(f"Unexpected key separator '{character}'" + ("." if nested else ""))
-        bare = character not in "\"'"
-        key, begin = self._key(nested=nested)
+        if character in "=:" or (nested and character == "]"):
+            raise self._unexpected("expected a key")
+        bare = character not in _QUOTED
+        node = self._node(self.position + (not bare))
+        key = self._match(_BARE_KEY) if bare else self._quoted("key")
         if bare and key.lower() == "include" and self._peek() not in (":", "=", _END):
             self._include(into)
             return
-        node = self._node(begin)
         self._skip(_BLANKS + _LINE_ENDS)
         separated = self._peek() in ("=", ":")
         if separated:
             self.position += 1
             self._skip(_BLANKS + _LINE_ENDS if nested else _BLANKS)
         character = self._peek()
-        if nested and (character == "," or character == "}"):
-            raise self._error(f'Unexpected map value terminator "{character}".')
-        if not nested and character != _END and character in _LINE_ENDS:
-            self.position += 1
-            raise self._error("Expected value but found new line")
-        if character == _END and not separated and not nested:
-            at = self._node(self.position)
-            raise ConfigurationError(f"config is invalid ({at.place})")
-        node.value = self._value(node)
+        if not separated if character == _END else character in (",}" if nested else _LINE_ENDS):
+            raise ConfigurationError(f"{node.place}: the key '{key}' has no value")
+        node.value = self._value()
         into[key] = node
 
-    def _key(self, *, nested: bool) -> tuple[str, int]:
-        mark = self._peek()
-        if mark in "\"'":
-            begin = self.position + 1
-            end = self.text.find(mark, begin)
-            if end < 0:
-                self.position = len(self.text)
-                quotes = "double quoted" if mark == '"' else "quoted"
-                raise self._error(f"Unexpected EOF processing {quotes} map key." if nested else "Unexpected EOF.")
-            self.position = end + 1
-            return self.text[begin:end], begin
-        begin = self.position
-        match = _BARE_KEY.match(self.text, begin)
-        self.position = match.end() if match else begin
-        if nested and self.position == len(self.text):
-            raise self._error("Unexpected EOF processing map key.")
-        return self.text[begin : self.position], begin
-
-    def _end_of_entry(self) -> None:
-        """Checks the end of a top-level value."""
-        self._skip(_BLANKS)
-        if self._comment():
-            return
-        character = self._peek()
-        if character != _END and character not in "\r\n,;}":
-            found_instead = f"but got {shown(character)} instead."
-            raise self._error(f"Expected a top-level value to end with a new line, comment or EOF, {found_instead}")
-        self.position += 1
-
-    def _value(
-        self, node: ConfigNode
-    ) -> str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]:
+    def _value(self) -> ConfigValue:
         character = self._peek()
         if character == "{":
-            self.position += 1
             return self._map()
         if character == "[":
-            self.position += 1
             return self._array()
         if character == '"':
             return self._double_quoted()
         if character == "'":
-            begin = self.position + 1
-            end = self.text.find("'", begin)
-            if end < 0:
-                self.position = len(self.text)
-                raise self._error("Unexpected EOF.")
-            self.position = end + 1
-            return self.text[begin:end]
+            return self._quoted("text")
         if character == "(":
             return self._block()
-        if character == "-":
-            return self._number(self.position)
-        if character in _DIGITS:
-            return self._number(self.position)
+        if character and character in "0123456789-":
+            return self._number()
         if character == ".":
-            raise self._error("Floats must start with a digit")
+            raise self._error("a number begins with a digit")
         begin = self.position
         word = self._word()
         if word.startswith("$") and "\\" not in self.text[begin : self.position]:
             return self._variable(word[1:])
         return _BOOLS.get(word.lower(), word)
 
-    def _array(self) -> list[ConfigNode]:
-        found: list[ConfigNode] = []
-        # Arrays are no scope for variables, but count for the depth.
-        self.scopes.append({})
-        if len(self.scopes) > MAX_DEPTH:
-            raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
-        while True:
-            self._skip_blank_lines()
-            character = self._peek()
-            if character == "]":
-                break
-            if character == ",":
-                raise self._error("Unexpected array value terminator ','.")
-            if character == _END:
-                raise self._no_end_of_array(character)
-            node = self._node(self.position + (character in "\"'"))
-            node.value = self._value(node)
-            found.append(node)
-            self._skip(_BLANKS)
-            if not self._comment():
-                character = self._peek()
-                if character == "]":
-                    break
-                if character == _END or character not in "\r\n,":
-                    raise self._no_end_of_array(character)
-                self.position += 1
-        self.position += 1
-        self.scopes.pop()
-        return found
-
-    def _no_end_of_array(self, character: str) -> ConfigurationError:
-        return self._error(
-            f'Expected an array value terminator "," or an array terminator "]", but got {shown(character)} instead.'
-        )
+    def _quoted(self, what: str) -> str:
+        """Reads a text in quotes, without escapes."""
+        match = _QUOTED[self._peek()].match(self.text, self.position)
+        if not match:
+            raise self._error(f"the {what} has no closing {self._peek()}")
+        self.position = match.end()
+        return match.group(1)
 
     def _double_quoted(self) -> str:
+        opening = self.position
         self.position += 1
         parts: list[str] = []
         while True:
-            begin = self.position
-            while (character := self._peek()) not in ('"', "\\", _END):
-                self.position += 1
-            parts.append(self.text[begin : self.position])
-            if character == _END:
-                raise self._error("Unexpected EOF.")
+            parts.append(self._match(_PLAIN_TEXT))
+            if self._peek() == _END:
+                raise self._error('the text has no closing "', opening)
             self.position += 1
-            if character == '"':
+            if self.text[self.position - 1] == '"':
                 return "".join(parts)
             parts.append(self._escape())
 
     def _word(self) -> str:
         parts: list[str] = []
         while True:
-            match = _WORD.match(self.text, self.position)
-            if match:
-                parts.append(match.group())
-                self.position = match.end()
-            if self._peek() == "'":
-                self.position += 1
-                return "".join(parts)
-            if self._peek() != "\\":
+            parts.append(self._match(_WORD))
+            character = self._peek()
+            if character not in ("'", "\\"):
                 return "".join(parts)
             self.position += 1
+            if character == "'":
+                return "".join(parts)
             parts.append(self._escape())
 
     def _escape(self) -> str:
-        character = self._peek()
-        if character == "x":
-            digits = _HEX.match(self.text, self.position + 1)
-            if not digits:
-                found = self.text[self.position + 1 : self.position + 3]
-                raise self._error(f"Expected two hexadecimal digits after '\\x', but got '{found}'")
-            self.position += 3
-            return bytes((int(digits.group(), 16),)).decode("utf-8", "surrogateescape")
-        if character == _END or character not in _ESCAPES:
-            raise self._error(
-                f"Invalid escape character {shown(character)}. Only the following escape characters are allowed: "
-                '\\xXX, \\t, \\n, \\r, \\", \\\\.'
-            )
-        self.position += 1
-        return _ESCAPES[character]
+        match = _ESCAPE.match(self.text, self.position)
+        if not match:
+            raise self._error('an escape is one of \\xXX, \\t, \\n, \\r, \\" and \\\\', self.position - 1)
+        self.position = match.end()
+        if digits := match.group(1):
+            return bytes((int(digits, 16),)).decode("utf-8", "surrogateescape")
+        return _ESCAPES[match.group()]
 
     def _block(self) -> str:
         """Reads `(` … `)`; the closing parenthesis is alone on its line."""
-        begin = self.position + 1
-        end = self.text.find("\n)", begin - 1)
-        while end >= 0 and end + 2 < len(self.text) and self.text[end + 2] not in _LINE_ENDS:
-            end = self.text.find("\n)", end + 1)
-        if end < 0:
-            self.position = len(self.text)
-            raise self._error("Unexpected EOF processing block.")
-        self.position = end + 2
-        return self.text[begin : end + 1]
+        match = _BLOCK.match(self.text, self.position)
+        if not match:
+            raise self._error("the block has no ) that is alone on its line")
+        self.position = match.end()
+        return match.group(1)
 
-    def _number(self, begin: int) -> int | float | str | datetime:
-        """Reads a value that begins with a digit, or with `-` and a digit."""
-        try:
-            value, self.position = scan_number(self.text, begin)
-        except NumberError as problem:
-            self.position = problem.position
-            raise self._error(problem.text) from None
-        # Digits with other characters are a word, which includes the first other character in any case.
-        return self.text[begin : self.position] + self._word() if value is None else value
+    def _number(self) -> int | float | str | datetime:
+        """Reads a value that begins with a digit or with `-`: a number, size, date, address, or a word (`24h`)."""
+        begin = self.position
+        digits = self._match(_INTEGER)
+        if not digits:
+            raise self._error("expected a digit after '-'")
+        character = self._peek()
+        if character == ".":
+            self.position = begin
+            if address := self._match(_ADDRESS):
+                return address
+            if not (written := self._match(_FLOAT)):
+                raise self._error("expected digits after the point of a number")
+            if math.isinf(number := float(written)):
+                raise self._error("the number is out of range", begin)
+            return number
+        if character == "-" and not digits.startswith("-"):
+            self.position = begin
+            try:
+                return datetime.fromisoformat(self._match(_DATE))
+            except ValueError:
+                raise self._error("expected a time such as 2006-01-02T15:04:05Z", begin) from None
+        if size := _SIZE.match(self.text, begin):
+            self.position = size.end()
+            if self._peek() in _AFTER_SIZE:
+                base = 1024 if size.group(3) else 1000
+                return self._integer(begin, digits, base ** ("kmgtpe".index(size.group(2).lower()) + 1))
+        elif character in _AFTER_INTEGER or digits.startswith("-"):
+            return self._integer(begin, digits, 1)
+        # a word, which includes the next character in any case
+        self.position += 1
+        return self.text[begin : self.position] + self._word()
 
-    def _variable(self, name: str) -> str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]:
+    def _integer(self, begin: int, digits: str, factor: int) -> int:
+        significant = digits.lstrip("-0")
+        number = int(significant or "0") * factor if len(significant) <= _MAX_DIGITS else 1 << 64
+        if digits.startswith("-"):
+            number = -number
+        if not -(1 << 63) <= number < 1 << 63:
+            raise self._error("the integer is out of range", begin)
+        return number
+
+    def _variable(self, name: str) -> ConfigValue:
         if name.startswith("2a$"):
             return f"${name}"
         for scope in reversed(self.scopes):
@@ -351,16 +328,14 @@ class _Scanner:
         surroundings = self.surroundings
         value = surroundings.environ.get(name) if name else None
         if value is None:
-            raise ConfigurationError(f"variable reference for '{name}' on line {self._line()} can not be found")
+            raise self._error(f"the variable '{name}' is defined neither above nor in the environment")
         if name in surroundings.resolving:
-            raise ConfigurationError(f"variable reference for '{name}' on line {self._line()} refers to itself")
+            raise self._error(f"the variable '{name}' refers to itself")
         surroundings.resolving.append(name)
         try:
-            parsed = _Scanner(f"{_VARIABLE}={value}", self.source, self.directory, surroundings).document()
+            parsed = _Scanner(f"{_VARIABLE}={value}", f"${name}", self.directory, surroundings).document()
         except ConfigurationError as problem:
-            raise ConfigurationError(
-                f"variable reference for '{name}' on line {self._line()} could not be parsed: {problem.message}"
-            ) from None
+            raise self._error(f"the variable '{name}' of the environment has no value: {problem.message}") from None
         finally:
             surroundings.resolving.pop()
         return parsed[_VARIABLE].value
@@ -368,24 +343,10 @@ class _Scanner:
     def _include(self, into: dict[str, ConfigNode]) -> None:
         self._skip(_BLANKS)
         character = self._peek()
-        if character != _END and character in _LINE_ENDS:
-            self.position += 1
-            raise self._error("Expected include value but found new line")
-        if character == "[":
-            raise self._error("Expected include value but found start of an array")
-        if character == "{":
-            raise self._error("Expected include value but found start of a map")
-        if character in ('"', "'"):
-            end = self.text.find(character, self.position + 1)
-            if end < 0:
-                self.position = len(self.text)
-                raise self._error("Unexpected EOF in quoted include")
-            name = self.text[self.position + 1 : end]
-            self.position = end + 1
-        else:
-            match = _BARE_INCLUDE.match(self.text, self.position)
-            name = match.group() if match else ""
-            self.position += len(name)
+        place = self._node(self.position).place
+        if character and character in _LINE_ENDS + "[{":
+            raise self._unexpected("expected the name of a file to include")
+        name = self._quoted("name of the file to include") if character in _QUOTED else self._match(_BARE_INCLUDE)
         surroundings = self.surroundings
         path = str(self.directory / name) if self.directory != Path() else name
         try:
@@ -396,11 +357,19 @@ class _Scanner:
                 raise ConfigurationError("files include each other without end")
             found = _parse_file(path, path, surroundings)
         except ConfigurationError as problem:
-            raise ConfigurationError(f"error parsing include file '{name}', {problem.message}") from None
+            raise ConfigurationError(f"{place}: include '{name}': {problem.message}") from None
         into.update(found)
 
     def _peek(self) -> str:
         return self.text[self.position : self.position + 1]
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        """Takes the text that matches a pattern here, if any."""
+        match = pattern.match(self.text, self.position)
+        if match is None:
+            return ""
+        self.position = match.end()
+        return match.group()
 
     def _skip(self, characters: str) -> None:
         text, position = self.text, self.position
@@ -412,8 +381,7 @@ class _Scanner:
         """Skips a comment to the end of its line."""
         if not (self._peek() == "#" or self.text.startswith("//", self.position)):
             return False
-        match = _COMMENT.match(self.text, self.position)
-        self.position = match.end() if match else self.position
+        self._match(_COMMENT)
         return True
 
     def _skip_blank_lines(self) -> None:
@@ -421,17 +389,17 @@ class _Scanner:
         while self._comment():
             self._skip(_SPACE)
 
-    def _line(self) -> int:
-        return bisect.bisect_left(self.newlines, self.position) + 1
-
     def _node(self, position: int) -> ConfigNode:
         line = bisect.bisect_left(self.newlines, position)
         begin = self.newlines[line - 1] if line else 0
         column = len(self.text[begin:position].encode("utf-8", "surrogateescape"))
         return ConfigNode("", line + 1, column, self.source)
 
-    def _error(self, problem: str) -> ConfigurationError:
-        return ConfigurationError(f"Parse error on line {self._line()}: '{problem}'")
+    def _unexpected(self, expected: str) -> ConfigurationError:
+        character = self._peek()
+        names = {_END: "the end of the file", "\n": "the end of the line", "\r": "the end of the line"}
+        return self._error(f"{expected}, not {names.get(character, repr(character))}")
 
-
-_VARIABLE: Final = "value"
+    def _error(self, problem: str, position: int | None = None) -> ConfigurationError:
+        place = self._node(self.position if position is None else position).place
+        return ConfigurationError(f"{place}: {problem}")

@@ -10,14 +10,15 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from broker.config.catalogue import CHANNEL_LIMITS, KEYS, NATS, NATS_LOGS, NATS_PARTS, ValueType
+from broker.config.catalogue import CHANNEL_LIMITS, KEYS
 from stantools.format.quoting import quote
+from stantools.server_options import ValueType
 
 if TYPE_CHECKING:
     from broker.config.values import ConfigNode
 
 STREAMING: Final = "streaming"
-_NATS: Final = NATS.keys | NATS_LOGS.keys | NATS_PARTS.keys
+_NATS: Final = KEYS[""]
 #: maps that may contain a key, in the order of search, with their description
 _PLACES: Final = {
     STREAMING: "into `streaming { }`",
@@ -102,7 +103,7 @@ def _meaning(name: str, node: ConfigNode, where: str, *, flat: bool) -> str:
         for path, place in _PLACES.items()
         if path != where
         and name in KEYS[path]
-        and (KEYS[path][name].kind is ValueType.MAP) == isinstance(node.value, dict)
+        and (KEYS[path][name].option.value_type is ValueType.MAP) == isinstance(node.value, dict)
     ]
     if elsewhere:
         return f"it belongs {elsewhere[0]}"

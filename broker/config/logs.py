@@ -2,40 +2,39 @@
 
 A line is `[<pid>] YYYY/MM/DD HH:MM:SS.uuuuuu [LVL] text`; the text of streaming lines begins with `STREAM: `. Lines
 go to the first configured one of: a file, a remote syslog, the local syslog, stderr. Errors while writing a line are
-ignored: logging never stops the server. Lines that syslog does not accept at once wait in a bounded buffer (TCP) or
-are lost: the server never waits for a log, except briefly for a local socket, whose queue is shorter than a start's
-lines.
+ignored: logging never stops the server. A thread sends lines to syslog, from a bounded queue: the server never waits
+for a log.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import copy
+import io
 import logging
+import logging.handlers
 import os
-import select
+import queue
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.config.broker_options import LoggingOptions
 from broker.config.values import ConfigurationError, reason
 from broker.log import NATS, STREAMING, TRACE
-from stantools.format.quoting import quote
 
-#: lowest level, its label, its severity in syslog
+#: lowest level, its label, its priority in syslog (facility daemon)
 _LEVELS: Final = (
-    (logging.CRITICAL, "FTL", 2),
-    (logging.ERROR, "ERR", 3),
-    (logging.WARNING, "WRN", 4),
-    (logging.INFO, "INF", 5),
-    (logging.DEBUG, "DBG", 7),
-    (logging.NOTSET, "TRC", 5),
+    (logging.CRITICAL, "FTL", 26),
+    (logging.ERROR, "ERR", 27),
+    (logging.WARNING, "WRN", 28),
+    (logging.INFO, "INF", 29),
+    (logging.DEBUG, "DBG", 31),
+    (logging.NOTSET, "TRC", 29),
 )
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
@@ -48,22 +47,20 @@ _ESCAPED: Final = (
 #: limit of a line in characters; clients may send names of a megabyte
 LONGEST: Final = 16384
 _MODE: Final = 0o660
-_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 #: name of this program in syslog
 TAG: Final = "nats-streaming-server"
 
-_DAEMON: Final = 3 << 3
 _LOCAL: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
 _NETWORKS: Final = ("tcp", "tcp4", "tcp6", "udp", "udp4", "udp6", "unix", "unixgram", "unixpacket")
-_CONNECT_SECONDS: Final = 5.0
-_RETRY_SECONDS: Final = 5.0
-_MOMENT_MS: Final = 50
-_MAX_WAITING: Final = 1 << 20
+_SYSLOG_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 1.0
+#: limit of lines that wait for syslog
+_MAX_WAITING: Final = 10_000
 
 
-def label(level: int) -> str:
-    """Returns the three letters of a level."""
-    return next(name for limit, name, _ in _LEVELS if level >= limit)
+def level_of(record: logging.LogRecord) -> tuple[str, int]:
+    """Returns the three letters of a record's level, and its priority in syslog."""
+    return next((label, priority) for limit, label, priority in _LEVELS if record.levelno >= limit)
 
 
 def plain_text(record: logging.LogRecord) -> str:
@@ -88,7 +85,7 @@ class LineFormatter(logging.Formatter):
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        level = label(record.levelno)
+        level, _ = level_of(record)
         if self._colours:
             level = f"\x1b[{_COLOURS[level]}m{level}\x1b[0m"
         when = ""
@@ -98,20 +95,6 @@ class LineFormatter(logging.Formatter):
         if record.exc_info:
             line += f"\n{self.formatException(record.exc_info)}"
         return line
-
-
-class _SyslogFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return plain_text(record)
-
-
-class _StderrHandler(logging.Handler):
-    """Writes to stderr; failed lines are lost."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"{self.format(record)}\n")
-            sys.stderr.flush()
 
 
 class _Levels:
@@ -192,230 +175,179 @@ def startup_problem(text: str) -> str:
 
 
 def _handler(options: LoggingOptions) -> logging.Handler:
-    handler: logging.Handler
+    lines = LineFormatter(timestamps=options.timestamps, utc=options.utc)
     if options.file:
-        handler = LogFile(
-            options.file, options.size_limit, LineFormatter(timestamps=options.timestamps, utc=options.utc)
-        )
-    elif options.remote_syslog or options.syslog:
-        handler = SyslogHandler(options.remote_syslog)
-        handler.setFormatter(_SyslogFormatter())
-    else:
-        handler = _StderrHandler()
-        colours = sys.stderr.isatty()
-        handler.setFormatter(LineFormatter(timestamps=options.timestamps, utc=options.utc, colours=colours))
+        return LogFile(options.file, options.size_limit, lines)
+    if options.remote_syslog or options.syslog:
+        return SyslogHandler(options.remote_syslog)
+    handler = _StderrHandler(sys.stderr)
+    colours = sys.stderr.isatty()
+    handler.setFormatter(LineFormatter(timestamps=options.timestamps, utc=options.utc, colours=colours))
     return handler
 
 
-class LogFile(logging.Handler):
-    """Writes lines to a file, which is rotated at `size_limit` bytes; 0 for never."""
+class _LosesFailedLines(logging.Handler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk must not stop the server, and no other place for the error exists."""
+
+
+class _StderrHandler(_LosesFailedLines, logging.StreamHandler):  # type: ignore[type-arg] # generic in the stubs only
+    pass
+
+
+class LogFile(_LosesFailedLines, logging.handlers.BaseRotatingHandler):
+    """Writes lines to a file, which is rotated when it is larger than `size_limit` bytes; 0 for never."""
 
     def __init__(self, path: str, size_limit: int, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self.setFormatter(formatter)
         self._path = path
-        self._limit = size_limit
-        # grows if rotation fails
-        self._next_limit = size_limit
-        self._file = -1
-        self._size = 0
-        self._open()
-        if self._limit and self._size > self._limit:
-            self._write(self._line("Rotating logfile..."))
-            self._rotate()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._write(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
-        if self._limit and self._size > self._next_limit:
-            self._rotate()
+        self._limit = self._next_limit = size_limit  # the next one grows if rotation fails
+        try:
+            super().__init__(path, "a", "utf-8", errors="backslashreplace")
+        except (OSError, ValueError) as problem:
+            raise ConfigurationError(f"error opening file: open {path}: {reason(problem)}") from None
+        self.setFormatter(formatter)
+        if self.shouldRollover():
+            self._write("Rotating logfile...")
+            self.doRollover()
 
     def reopen(self) -> str:
         """Opens the file again; returns an error, "" for success. After an error the old file stays open."""
-        before = self._file
         try:
-            self._open()
-        except ConfigurationError as problem:
-            return problem.message
-        os.close(before)
+            before = self.setStream(self._open())
+        except OSError as problem:
+            return f"error opening file: open {self._path}: {reason(problem)}"
+        if before is not None:
+            before.close()
         return ""
 
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        super().close()
+    def shouldRollover(self, record: logging.LogRecord | None = None) -> bool:  # noqa: N802
+        return bool(self._limit) and self._size() > self._next_limit
 
-    def _open(self) -> None:
-        try:
-            self._file = os.open(self._path, _FLAGS, _MODE)
-        except (OSError, ValueError) as problem:
-            raise ConfigurationError(f"error opening file: open {self._path}: {reason(problem)}") from None
-        self._size = os.fstat(self._file).st_size
-
-    def _write(self, line: bytes) -> None:
-        if self._file < 0:
-            return
-        try:
-            self._size += os.write(self._file, line)
-        except OSError:
-            # A full disk must not stop the server, and no other place for the error exists.
-            return
-
-    def _rotate(self) -> None:
+    def doRollover(self) -> None:  # noqa: N802
         now = time.time_ns()
         stamp = time.strftime("%Y.%m.%d.%H.%M.%S", time.localtime(now // 1_000_000_000))
         backup = f"{self._path}.{stamp}.{now % 1_000_000_000:09d}"
         try:
-            Path(self._path).rename(backup)
-            problem = ""
+            self.rotate(self._path, backup)
+            problem = self.reopen()
         except OSError as error:
             problem = f'Unable to rotate the logfile "{self._path}": {reason(error)}'
-        problem = problem or self.reopen()
         if problem:
-            self._next_limit = self._size * 2
-            self._write(self._line(problem, logging.ERROR))
-            return
-        self._next_limit = self._limit
-        self._write(self._line(f'Rotated log, backup saved as "{backup}"'))
+            self._next_limit = self._size() * 2
+            self._write(problem, logging.ERROR)
+        else:
+            self._next_limit = self._limit
+            self._write(f'Rotated log, backup saved as "{backup}"')
 
-    def _line(self, text: str, level: int = logging.INFO) -> bytes:
-        record = logging.LogRecord(NATS.name, level, "", 0, "%s", (text,), None)
-        return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+    def _size(self) -> int:
+        return os.fstat(self.stream.fileno()).st_size if self.stream is not None else 0
+
+    def _open(self) -> io.TextIOWrapper:
+        # Without a buffer a line that a full disk refuses does not come back with the next one.
+        file = open(self._path, "ab", 0, opener=lambda path, flags: os.open(path, flags, _MODE))  # noqa: SIM115
+        return io.TextIOWrapper(file, self.encoding, self.errors, write_through=True)
+
+    def _write(self, text: str, level: int = logging.INFO) -> None:
+        logging.StreamHandler.emit(self, logging.LogRecord(NATS.name, level, "", 0, "%s", (text,), None))
 
 
-def priority(level: int) -> int:
-    """Returns the syslog priority (facility daemon) of a level."""
-    return next(_DAEMON | severity for limit, _, severity in _LEVELS if level >= limit)
-
-
-class SyslogHandler(logging.Handler):
+class SyslogHandler(_LosesFailedLines, logging.handlers.QueueHandler):
     """Sends lines to syslog: `udp://host:514`, `tcp://host:514` or `unix:///path`; empty for this machine's."""
 
     def __init__(self, url: str) -> None:
-        # First of all: without a connection the handler must not be registered for closing.
-        self._socket: socket.socket | None = _connect(url)
-        super().__init__()
-        self._url = url
-        self._waiting = bytearray()
-        self._retry_at = 0.0
-        self._patient_at = 0.0
+        receiver = _SyslogConnection(url)
+        waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        super().__init__(waiting)
+        self._waiting = waiting
+        self._sender = logging.handlers.QueueListener(waiting, receiver)
+        self._sender.start()
+        self._receiver = receiver
 
-    def emit(self, record: logging.LogRecord) -> None:
-        line = self._line(record)
-        if self._socket is None:
-            self._reconnect()
-        if self._socket is None:
-            return
-        try:
-            if self._socket.type == socket.SOCK_STREAM:
-                if len(self._waiting) + len(line) <= _MAX_WAITING:
-                    self._waiting += line
-                    del self._waiting[: self._socket.send(self._waiting)]
-            else:
-                self._send_datagram(self._socket, line)
-        except BlockingIOError:
-            return
-        except OSError as problem:
-            if problem.errno not in (errno.ENOBUFS, errno.EMSGSIZE):
-                self._drop()
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        prepared = copy.copy(record)
+        prepared.msg, prepared.args = plain_text(record), None
+        return prepared
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self._waiting.qsize() < _MAX_WAITING:
+            self._waiting.put_nowait(record)
 
     def close(self) -> None:
-        self._drop()
+        self._sender.stop()
+        self._receiver.close()
         super().close()
 
-    def _line(self, record: logging.LogRecord) -> bytes:
+
+class _SyslogConnection(_LosesFailedLines, logging.handlers.SocketHandler):
+    """Connects again, at growing intervals, after a failure."""
+
+    def __init__(self, url: str) -> None:
+        # First of all: without a connection the handler must not be registered for closing.
+        connected = _connect(url)
+        super().__init__("", None)
+        self._url = url
+        self.sock = connected
+
+    def makeSocket(self, timeout: float = _SYSLOG_SECONDS) -> socket.socket:  # noqa: N802
+        try:
+            return _connect(self._url)
+        except ConfigurationError as problem:
+            raise OSError(problem.message) from None
+
+    def send(self, s: Any) -> None:
+        super().send(s)
+        if self.sock is None and self.retryTime is None:
+            # Lines are lost meanwhile: a receiver that reads nothing must not hold up the end of the server.
+            self.retryTime = time.time() + _RETRY_SECONDS
+
+    def makePickle(self, record: logging.LogRecord) -> bytes:  # noqa: N802
         when = datetime.fromtimestamp(record.created).astimezone()
         if self._url:
             head = f"{when.isoformat(timespec='seconds')} {socket.gethostname()}"
         else:
             head = f"{when:%b} {when.day:2d} {when:%H:%M:%S}"
-        text = f"<{priority(record.levelno)}>{head} {TAG}[{os.getpid()}]: {self.format(record)}\n"
-        return text.encode("utf-8", "backslashreplace")
-
-    def _send_datagram(self, receiver: socket.socket, line: bytes) -> None:
-        try:
-            receiver.send(line)
-        except BlockingIOError:
-            now = time.monotonic()
-            if now < self._patient_at:
-                return
-            poll = select.poll()
-            poll.register(receiver, select.POLLOUT)
-            if poll.poll(_MOMENT_MS):
-                receiver.send(line)
-            else:
-                self._patient_at = now + _RETRY_SECONDS
-
-    def _reconnect(self) -> None:
-        now = time.monotonic()
-        if now < self._retry_at:
-            return
-        self._retry_at = now + _RETRY_SECONDS
-        with contextlib.suppress(ConfigurationError):
-            self._socket = _connect(self._url, wait=False)
-
-    def _drop(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
-        self._waiting.clear()
+        _, priority = level_of(record)
+        return f"<{priority}>{head} {TAG}[{os.getpid()}]: {record.msg}\n".encode("utf-8", "backslashreplace")
 
 
-def _connect(url: str, *, wait: bool = True) -> socket.socket:
+def _connect(url: str) -> socket.socket:
     if not url:
-        for path in _LOCAL:
-            if Path(path).exists():
-                with contextlib.suppress(ConfigurationError):
-                    return _connect_unix(path, path)
-        raise ConfigurationError(f"error connecting to syslog: {quote('Unix syslog delivery error')}")
+        for path in filter(os.path.exists, _LOCAL):
+            with contextlib.suppress(OSError):
+                return _connect_unix(path)
+        raise ConfigurationError("error connecting to syslog: no local syslog answers")
+    network = url.partition("://")[0] if "://" in url else ""
+    if network not in _NETWORKS:
+        raise ConfigurationError(f'error invalid network type: "{network}"')
     try:
         parts = urlsplit(url)
-        network = parts.scheme
-        if network not in _NETWORKS:
-            raise ConfigurationError(f"error invalid network type: {quote(network)}")
         if network.startswith("unix"):
-            return _connect_unix(parts.path, f"dial {network} {parts.path}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError as problem:
-        raise ConfigurationError(f"error connecting to syslog: {quote(str(problem))}") from None
-    if port is None:
-        problem_text = f"dial {network}: address {parts.netloc}: missing port in address"
-        raise ConfigurationError(f"error connecting to syslog: {quote(problem_text)}")
-    kind = socket.SOCK_DGRAM if network.startswith("udp") else socket.SOCK_STREAM
-    family = {"4": socket.AF_INET, "6": socket.AF_INET6}.get(network[-1], socket.AF_UNSPEC)
+            return _connect_unix(parts.path)
+        if parts.port is None:
+            raise ValueError("the port is missing")
+        family = {"4": socket.AF_INET, "6": socket.AF_INET6}.get(network[-1], socket.AF_UNSPEC)
+        kind = socket.SOCK_DGRAM if network.startswith("udp") else socket.SOCK_STREAM
+        family, kind, protocol, _, address = socket.getaddrinfo(parts.hostname or "", parts.port, family, kind)[0]
+        return _connected(socket.socket(family, kind, protocol), address)
+    except (OSError, ValueError) as problem:
+        # errors of names have numbers of their own
+        unknown = isinstance(problem, ValueError | socket.gaierror)
+        said = (getattr(problem, "strerror", None) or str(problem)) if unknown else reason(problem)
+        raise ConfigurationError(f"error connecting to syslog: {url}: {said}") from None
+
+
+def _connect_unix(path: str) -> socket.socket:
     try:
-        addresses = socket.getaddrinfo(host, port, family, kind)
-    except (OSError, UnicodeError) as problem:
-        said = problem.strerror if isinstance(problem, OSError) else str(problem)
-        raise ConfigurationError(
-            f"error connecting to syslog: {quote(f'dial {network}: lookup {host}: {said}')}"
-        ) from None
-    family, kind, protocol, _, address = addresses[0]
-    found = socket.socket(family, kind, protocol)
+        return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), path)
+    except OSError:
+        return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
+
+
+def _connected(found: socket.socket, address: str | tuple[object, ...]) -> socket.socket:
     try:
-        found.settimeout(_CONNECT_SECONDS if wait else 0.0)
-        with contextlib.suppress(BlockingIOError):
-            found.connect(address)
-    except OSError as problem:
+        found.settimeout(_SYSLOG_SECONDS)
+        found.connect(address)
+    except OSError:
         found.close()
-        said = "i/o timeout" if isinstance(problem, TimeoutError) else f"connect: {reason(problem)}"
-        problem_text = f"dial {network} {address[0]!s}:{port}: {said}"
-        raise ConfigurationError(f"error connecting to syslog: {quote(problem_text)}") from None
-    found.setblocking(False)
+        raise
     return found
-
-
-def _connect_unix(path: str, what: str) -> socket.socket:
-    problem: OSError | None = None
-    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-        found = socket.socket(socket.AF_UNIX, kind)
-        try:
-            found.connect(path)
-        except OSError as error:
-            found.close()
-            problem = error
-        else:
-            found.setblocking(False)
-            return found
-    said = reason(problem) if problem is not None else ""
-    raise ConfigurationError(f"error connecting to syslog: {quote(f'{what}: connect: {said}')}")

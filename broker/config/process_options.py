@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.config.broker_options import (
     FILE,
@@ -23,24 +23,24 @@ from broker.config.broker_options import (
     LoggingOptions,
     MonitoringOptions,
 )
-from broker.config.catalogue import CHANNEL_LIMITS, Setting
-from broker.config.settings import BrokerSettings, NatsFile, StreamingFile
+from broker.config.catalogue import Setting
+from broker.config.settings import BrokerSettings, FileContent
 from broker.config.values import ConfigurationError
-from broker.nats.nats_options import DEFAULT_TIMEOUT, SECONDS, Authorization, ClusterOptions, NatsOptions, TLSOptions
+from broker.nats.nats_options import DEFAULT_TIMEOUT, Authorization, ClusterOptions, NatsOptions, TLSOptions
 from broker.stores.store_options import EncryptionOptions, FileOptions
 from broker.streaming.streaming_options import StreamingOptions
 from broker.streams.streams_options import StreamsOptions
 from stantools.errors import UsageError
 from stantools.notation import format_go_duration
+from stantools.server_options import as_bytes
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits
+from stantools.store.limits import ChannelLimits, PatternLimits, SliceLimits, StoreLimits
 
 if TYPE_CHECKING:
     from stantools.nats.login import NatsAddress
 
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
-_SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
     "ft: this server's embedded NATS server is linked to no other: clients of a standby server are isolated, and "
@@ -51,39 +51,38 @@ _TEMPORARY: Final = (
     "JetStream has no store_dir: streams are in the temporary directory %s, which a restart of the machine may empty; "
     "configure one (-sd DIR)"
 )
-_MAX_POLYNOMIAL: Final = 0xFFFFFFFF
-_POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
-_SLICES: Final = "slice max values must be positive numbers"
 _SECOND: Final = 1e9
 #: options that enable TLS, and the settings that they change
-_TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".cert", ".key", ".ca")) | frozenset(
-    ("tls.client_cert", "tls.client_key", "tls.client_ca")
+_TLS_FLAGS: Final = frozenset(f"tls.{each}" for each in ("enabled", "verify", "cert", "key", "ca")) | frozenset(
+    f"connection.tls.{each}" for each in ("cert", "key", "ca")
 )
 
 
-def build(
-    settings: BrokerSettings, nats: NatsFile, streaming: StreamingFile, tls: TLSOptions | None, environ: Environment
-) -> BrokerOptions:
+def build(settings: BrokerSettings, nats: FileContent, tls: TLSOptions | None, environ: Environment) -> BrokerOptions:
     """Returns the options; a problem that prevents the start is in `failure`."""
-    if tls is not None and settings.switch("tls.skip_verify"):
+    if tls is not None and settings.switch("connection.tls.skip_verify"):
         # In the original its own connections refuse an old certificate.
         tls = replace(tls, insecure=True)
-    options = BrokerOptions(
-        streaming=_streaming(settings, streaming),
-        nats=nats_options(settings, nats, tls),
-        store=settings.text("store").upper(),
-        directory=settings.text("dir"),
+    channels: Mapping[str, PatternLimits] = settings.given.get("limits.channels", {})
+    partitions = tuple(map(as_bytes, channels)) if settings.switch("partitioning") else ()
+    options = settings.of(
+        BrokerOptions,
+        streaming=settings.of(StreamingOptions, partitions=partitions),
+        nats=nats_options(settings, tls),
         monitoring=monitoring_options(settings, tls),
         logging=logging_options(settings),
-        pid_file=settings.text("nats.pid_file"),
-        ports_file_dir=settings.text("nats.ports_file_dir"),
+        pid_file=settings.text("pid_file"),
+        ports_file_dir=settings.text("ports_file_dir"),
     )
     try:
-        options = _with_limits(options, settings, streaming)
+        limits = settings.of(
+            StoreLimits, "limits.", channel=settings.of(ChannelLimits, "limits."), per_channel=channels
+        )
+        options = replace(options, limits=limits)
         options = _with_store(options, settings, nats)
         options = _with_encryption(options, settings, environ)
         options = replace(options, connection=_connection(settings, options))
-        if options.streaming.partitioning and not streaming.channels:
+        if options.streaming.partitioning and not channels:
             raise UsageError("stan: no configured channel")
     except UsageError as problem:
         options = replace(options, failure=problem.message)
@@ -109,38 +108,7 @@ def build(
     return options
 
 
-def _streaming(settings: BrokerSettings, file: StreamingFile) -> StreamingOptions:
-    return StreamingOptions(
-        cluster_id=_bytes(settings.text("cluster_id")),
-        discover_prefix=_bytes(settings.text("discover_prefix")),
-        # a timer of zero length would keep the process busy
-        heartbeat_interval=max(settings.number("hb_interval"), _SHORTEST),
-        heartbeat_timeout=max(settings.number("hb_timeout"), _SHORTEST),
-        heartbeat_fail_count=settings.number("hb_fail_count"),
-        replace_durable=settings.switch("replace_durable"),
-        any_publish_subject=settings.switch("any_publish_subject"),
-        io_batch_size=max(settings.number("io_batch_size"), 1),
-        io_sleep_time=max(settings.number("io_sleep_time"), 0) * 1000,
-        ft_group=_bytes(settings.text("ft_group")),
-        partitioning=settings.switch("partitioning"),
-        partitions=tuple(_bytes(name) for name in file.channels) if settings.switch("partitioning") else (),
-    )
-
-
-def _with_limits(options: BrokerOptions, settings: BrokerSettings, file: StreamingFile) -> BrokerOptions:
-    channel = ChannelLimits(
-        **{
-            each.setting: settings.number(f"limits.{each.setting.removesuffix('_ns')}")
-            for each in CHANNEL_LIMITS.options
-        }
-    )
-    return replace(
-        options,
-        limits=StoreLimits(settings.number("limits.max_channels"), channel, file.channels),
-    )
-
-
-def _with_store(options: BrokerOptions, settings: BrokerSettings, nats: NatsFile) -> BrokerOptions:
+def _with_store(options: BrokerOptions, settings: BrokerSettings, nats: FileContent) -> BrokerOptions:
     if settings.text("ft_group") and options.store not in (FILE, SQL):
         raise UsageError("ft: only FILE or SQL stores supported in FT mode")
     if options.store == SQL:
@@ -152,7 +120,14 @@ def _with_store(options: BrokerOptions, settings: BrokerSettings, nats: NatsFile
         raise UsageError(f"unsupported store type: {options.store}")
     if not options.directory:
         raise UsageError(f"for {options.store} stores, root directory must be specified")
-    options = replace(options, file=_file(settings))
+    file = settings.of(
+        FileOptions,
+        "file.",
+        directory=Path(options.directory),
+        slices=settings.of(SliceLimits, "file.slices."),
+        compaction=settings.of(CompactionRules, "file.compaction."),
+    )
+    options = replace(options, file=file)
     if settings.switch("cluster.clustered"):
         from broker.config.cluster import as_node
 
@@ -163,119 +138,59 @@ def _with_store(options: BrokerOptions, settings: BrokerSettings, nats: NatsFile
 
 
 def _channels(options: BrokerOptions, settings: BrokerSettings) -> ChannelsOptions:
-    if not settings.text("nats_server") and (options.node is None or options.node.server is None):
+    if not settings.text("connection.urls") and (options.node is None or options.node.server is None):
         raise UsageError("for JETSTREAM stores, a NATS server with JetStream must be specified (--nats_server)")
     if settings.switch("partitioning"):
         raise UsageError("partitioning is not supported with JETSTREAM stores")
     durable = settings.switch("cluster.sync")
     if options.channels is not None and "jetstream_options.replicas" not in settings.given:
         return replace(options.channels, durable_copy=durable)
-    channels = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."), durable_copy=durable)
+    channels = settings.of(ChannelsOptions, "jetstream_options.", durable_copy=durable)
     if channels.replicas not in (1, 3, 5):
         raise UsageError(f"a stream has 1, 3 or 5 replicas, not {channels.replicas}")
     return channels
 
 
-#: settings of the file store: minimum, and the error below it; in the original's order
-_MINIMA: Final = (
-    ("buffer_size", 0, "buffer size value must be a positive number"),
-    ("read_buffer_size", 0, "read buffer size value must be a positive number"),
-    ("compact_interval", 1, "compact interval value must at least be 1 seconds"),
-    ("compact_frag", 1, "compact fragmentation value must at least be 1"),
-    ("compact_min_size", 0, "compact minimum file size value must be a positive number"),
-    ("crc_poly", 1, _POLYNOMIAL),
-    ("slice_max_msgs", 0, _SLICES),
-    ("slice_max_bytes", 0, _SLICES),
-    ("slice_max_age", 0, _SLICES),
-    ("fds_limit", 0, "file descriptor limit must be a positive number"),
-    ("parallel_recovery", 1, "parallel recovery value must be at least 1"),
-)
-
-
-def _file(settings: BrokerSettings) -> FileOptions:
-    def number(name: str) -> int:
-        return settings.number(f"file.{name}")
-
-    for name, least, problem in _MINIMA:
-        if number(name) < least:
-            raise UsageError(problem)
-        if name == "crc_poly" and number(name) > _MAX_POLYNOMIAL:
-            raise UsageError(problem)
-    return FileOptions(
-        directory=Path(settings.text("dir")),
-        polynomial=number("crc_poly"),
-        slices=SliceLimits(number("slice_max_msgs"), number("slice_max_bytes"), number("slice_max_age")),
-        compaction=CompactionRules(
-            enabled=settings.switch("file.compact_enabled"),
-            interval=number("compact_interval"),
-            fragmentation=number("compact_frag"),
-            min_size=number("compact_min_size"),
-        ),
-        **settings.of(FileOptions, "file."),
-    )
-
-
 def _with_encryption(options: BrokerOptions, settings: BrokerSettings, environ: Environment) -> BrokerOptions:
-    key = settings.text("encryption_key")
-    if not key and not settings.switch("encrypt"):
+    encryption = settings.of(EncryptionOptions, "encryption.")
+    if not encryption.key and not settings.switch("encrypt"):
         return options
-    key = environ.get(KEY_VARIABLE, "") or key
-    cipher = settings.text("encryption_cipher").upper()
-    if not key:
+    if key := environ.get(KEY_VARIABLE, ""):
+        encryption = replace(encryption, key=as_bytes(key))
+    if not encryption.key:
         raise UsageError("encryption key required")
-    if cipher not in _CIPHERS:
+    if encryption.cipher not in _CIPHERS:
         raise UsageError("encryption cipher not supported")
-    return replace(options, encryption=EncryptionOptions(_bytes(key), cipher))
+    return replace(options, encryption=encryption)
 
 
 def streams_options(settings: BrokerSettings) -> StreamsOptions | None:
     """Returns the options of streams; None if JetStream is disabled."""
     if not settings.switch("jetstream"):
         return None
-    store_dir = settings.text("jetstream.store_dir")
-    temporary = not store_dir
-    if temporary:
-        from tempfile import gettempdir
+    if settings.text("jetstream.store_dir"):
+        return settings.of(StreamsOptions, "jetstream.")
+    from tempfile import gettempdir
 
-        store_dir = f"{gettempdir()}/nats"
-    limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
-    from_channels, preview = settings.switch("jetstream.from_channels"), settings.switch("jetstream.preview")
-    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, temporary=temporary, preview=preview)
+    return settings.of(StreamsOptions, "jetstream.", store_dir=Path(gettempdir(), "nats"), temporary=True)
 
 
 def _connection(settings: BrokerSettings, options: BrokerOptions) -> ConnectionOptions:
-    urls = settings.text("nats_server")
+    connection = settings.of(ConnectionOptions, "connection.", tls=_client_tls(settings))
+    urls = connection.urls
     if urls and "@" not in urls and "," not in urls and not _is_url(urls):
         from stantools.nats.login import redacted
 
         raise UsageError(f"malformed url: {redacted(urls)}")
     # the NATS server's requirements come before the streaming configuration
     who = options.nats.authorization
-    user, password, token = who.user, who.password, who.token
-    if not user and not token:
-        user, password, token = settings.text("username"), settings.text("password"), settings.text("token")
-    return ConnectionOptions(
-        urls=urls,
-        user=user,
-        password=password,
-        token=token,
-        nkey_seed_file=settings.text("nkey_seed_file"),
-        credentials=settings.text("credentials"),
-        tls=_client_tls(settings),
-    )
+    if who.user or who.token:
+        connection = replace(connection, user=who.user, password=who.password, token=who.token)
+    return connection
 
 
 def _client_tls(settings: BrokerSettings) -> ClientTLSOptions | None:
-    def path(name: str) -> Path | None:
-        return Path(value) if (value := settings.text(name)) else None
-
-    found = ClientTLSOptions(
-        path("tls.client_cert"),
-        path("tls.client_key"),
-        path("tls.client_ca"),
-        settings.text("tls.server_name"),
-        settings.switch("tls.skip_verify"),
-    )
+    found = settings.of(ClientTLSOptions, "connection.tls.")
     wanted = settings.switch("secure") or found.cert or found.key or found.ca or found.skip_verify
     return found if wanted else None
 
@@ -286,52 +201,40 @@ def _is_url(text: str) -> bool:
     return bool(scheme and separator and host and colon and port.isdecimal() and len(port) <= 5)
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+def nats_options(settings: BrokerSettings, tls: TLSOptions | None) -> NatsOptions:
+    options = settings.of(
+        NatsOptions,
+        "nats.",
+        debug=settings.switch("log.nats_debug"),
+        trace=logging_options(settings).nats_trace,
+        authorization=authorization(settings, tls),
+        tls=tls,
+    )
+    return replace(options, cluster=cluster_options(settings, options))
 
 
-def nats_options(settings: BrokerSettings, file: NatsFile, tls: TLSOptions | None) -> NatsOptions:
-    values = settings.of(NatsOptions, "nats.")
-    for name in ("max_connections", "max_subscriptions", "max_traced_msg_len"):
-        values[name] = max(values.get(name, 0), 0)
-    for name in SECONDS:
-        values[name] /= _SECOND
-    values |= {
-        "trace": settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
-        "authorization": authorization(settings, file, tls),
-        "tls": tls,
-        "cluster": cluster_options(settings, file, values),
-    }
-    return NatsOptions(**values)
-
-
-def cluster_options(settings: BrokerSettings, file: NatsFile, values: Mapping[str, Any]) -> ClusterOptions | None:
+def cluster_options(settings: BrokerSettings, nats: NatsOptions) -> ClusterOptions | None:
     """Returns the options of routes, with the client settings that also apply to routes; None without routes."""
-    host, port = settings.text("routes.host"), settings.number("routes.port")
-    user, password = settings.text("routes.user"), settings.text("routes.password")
+    tls: TLSOptions | None = settings.given.get("routes.tls")
+    options = settings.of(
+        ClusterOptions,
+        "routes.",
+        user=settings.text("routes.user"),
+        password=settings.text("routes.password"),
+        timeout=settings.given.get("routes.timeout") or DEFAULT_TIMEOUT,
+        tls=None if tls is None else replace(tls, verify=True),
+        ping_interval=nats.ping_interval,
+        write_deadline=nats.write_deadline,
+    )
     if url := settings.text("routes.listen"):
         place = _route(url, "cluster")
-        host, port, user, password = place.host, place.port, place.user or user, place.password or password
-    if not port:
+        user, password = place.user or options.user, place.password or options.password
+        options = replace(options, host=place.host, port=place.port, user=user, password=password)
+    if not options.port:
         return None
-    routes = tuple(each.strip() for each in settings.text("routes").split(",") if each.strip())
-    for each in routes:
+    for each in options.routes:
         _route(each, "route")
-    return ClusterOptions(
-        host=host,
-        port=port,
-        name=settings.text("routes.name"),
-        routes=routes,
-        user=user,
-        password=password,
-        timeout=settings.number("routes.timeout") / _SECOND or DEFAULT_TIMEOUT,
-        tls=None if file.cluster_tls is None else replace(file.cluster_tls, verify=True),
-        advertise=settings.text("routes.advertise"),
-        no_advertise=settings.switch("routes.no_advertise"),
-        connect_retries=settings.number("routes.connect_retries"),
-        ping_interval=values["ping_interval"],
-        write_deadline=values["write_deadline"],
-    )
+    return options
 
 
 def _route(url: str, what: str) -> NatsAddress:
@@ -345,71 +248,57 @@ def _route(url: str, what: str) -> NatsAddress:
         raise ConfigurationError(f"error parsing {what} url: {problem.message}: {redacted(url)}{remedy}") from None
 
 
-def authorization(settings: BrokerSettings, file: NatsFile, tls: TLSOptions | None) -> Authorization:
+def authorization(settings: BrokerSettings, tls: TLSOptions | None) -> Authorization:
     """Returns the permitted users: the command line's single user or token, else those of the file."""
-    found = file.authorization or Authorization(timeout=0.0)
-    if settings.text("nats.user") or settings.text("nats.password"):
-        found = replace(found, user=settings.text("nats.user"), password=settings.text("nats.password"))
-    if settings.text("nats.token"):
-        found = replace(found, token=settings.text("nats.token"))
+    found: Authorization = settings.given.get("authorization", Authorization(timeout=0.0))
+    user, password, token = (settings.text(f"authorization.{name}") for name in ("user", "password", "token"))
+    if user or password:
+        found = replace(found, user=user, password=password)
+    if token:
+        found = replace(found, token=token)
     default = DEFAULT_TIMEOUT if tls is None else tls.timeout + 1
     return replace(found, timeout=found.timeout or default, no_auth_user=settings.text("nats.no_auth_user"))
 
 
-def tls_options(flags: Mapping[str, Setting], file: NatsFile) -> TLSOptions | None:
+def tls_options(settings: BrokerSettings, flags: Mapping[str, Setting]) -> TLSOptions | None:
     """Returns the TLS options; those of the command line override the file's.
 
     Every option with a name that begins with `tls` enables TLS, even those for the streaming server's own
     connections. Raises ConfigurationError if certificate or key are missing or unusable.
     """
-    given = {name: value for name, value in flags.items() if name in _TLS_FLAGS}
-    if not given:
-        return file.tls
-    if given.get("nats.tls") is False:
+    options: TLSOptions | None = settings.given.get("tls")
+    if _TLS_FLAGS.isdisjoint(flags):
+        return options
+    if flags.get("tls.enabled") is False:
         return None
-
-    def path(name: str, default: Path | None) -> Path | None:
-        value = given.get(name)
-        return Path(str(value)) if value else default
-
-    cert = path("nats.tls.cert", file.tls.cert if file.tls else None)
-    key = path("nats.tls.key", file.tls.key if file.tls else None)
-    if cert is None:
+    given = {name: value for name, value in settings.fields(TLSOptions, "tls.").items() if value not in (None, Path())}
+    options = replace(options or TLSOptions(), **given)
+    if options.cert == Path():
         raise ConfigurationError("TLS Server certificate must be present and valid")
-    if key is None:
+    if options.key == Path():
         raise ConfigurationError("TLS Server private key must be present and valid")
-    options = replace(file.tls or TLSOptions(cert, key), cert=cert, key=key)
-    options = replace(options, ca=path("nats.tls.ca", options.ca))
-    if "nats.tls.verify" in given:
-        options = replace(options, verify=given["nats.tls.verify"] is True)
-    from broker.config.nats import check_files
+    from broker.config.nats_file import check_files
 
     check_files(options)
     return options
 
 
 def monitoring_options(settings: BrokerSettings, tls: TLSOptions | None) -> MonitoringOptions:
-    http, https = settings.number("nats.http_port"), settings.number("nats.https_port")
-    host = settings.text("nats.http_host") or settings.text("nats.host")
-    base_path = settings.text("nats.http_base_path")
+    http, https = settings.number("monitoring.http_port"), settings.number("monitoring.https_port")
+    host = settings.text("monitoring.host") or settings.text("nats.host")
     problem = ""
     if http and https:
         problem = f"Can't start monitoring: can't specify both HTTP ({http}) and HTTPs ({https}) ports"
     elif https and tls is None:
         problem = "Can't start monitoring: TLS cert and key required for HTTPS"
-    return MonitoringOptions(host, https or http, bool(https), base_path, problem)
+    return settings.of(
+        MonitoringOptions, "monitoring.", host=host, port=https or http, https=bool(https), problem=problem
+    )
 
 
 def logging_options(settings: BrokerSettings) -> LoggingOptions:
-    values = settings.of(LoggingOptions, "log.")
-    values["size_limit"] = max(values.get("size_limit", 0), 0)
-    return LoggingOptions(
-        nats_debug=settings.switch("nats.debug"),
-        nats_trace=settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
-        streaming_debug=settings.switch("stan_debug"),
-        streaming_trace=settings.switch("stan_trace"),
-        **values,
-    )
+    verbose = settings.switch("nats.trace_verbose")
+    return settings.of(LoggingOptions, "log.", nats_trace=verbose or settings.switch("log.nats_trace"))
 
 
 def server_problem(options: NatsOptions) -> str:
@@ -427,7 +316,7 @@ def server_problem(options: NatsOptions) -> str:
         duration = format_go_duration(round(options.lame_duck_duration * _SECOND))
         return f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
     if options.tls is not None:
-        from broker.config.nats import check_files
+        from broker.config.nats_file import check_files
 
         try:
             check_files(options.tls, weak=False)

@@ -6,9 +6,9 @@ The client port opens after this step, so modules that read files or print texts
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from broker.config.broker_options import (
     JETSTREAM,
@@ -19,16 +19,16 @@ from broker.config.broker_options import (
     Parsed,
     SignalRequest,
 )
-from broker.config.catalogue import CHANNEL_LIMITS, KEYS, SECTIONS, OptionDeclaration, Setting, Support, ValueType
+from broker.config.catalogue import SECTIONS, Setting
 from broker.config.flags import CommandLine, FlagError, parse_flags
 from broker.config.process_options import build, tls_options
-from broker.config.settings import BrokerSettings, NatsFile, StreamingFile
-from broker.config.values import ConfigNode, ConfigurationError, kind, parse_go_duration, text
+from broker.config.settings import BrokerSettings, FileContent
+from broker.config.values import ConfigNode, ConfigurationError
 from broker.nats.nats_options import VERSION as NATS_VERSION
 from broker.streaming.streaming_options import VERSION
 from stantools import __version__
 from stantools.format.quoting import quote
-from stantools.store.limits import PatternLimits, is_channel_name
+from stantools.server_options import Support, ValueType
 
 #: exit code for features of the original that this broker lacks
 EXIT_UNAVAILABLE: Final = 2
@@ -40,17 +40,8 @@ _KINDS = {
     ValueType.INT: " <int>",
     ValueType.DURATION: " <duration>",
     ValueType.SIZE: " <size>",
-}
-
-#: types of durations and sizes in a file
-_WRITTEN: Final = {ValueType.DURATION: ValueType.STRING, ValueType.SIZE: ValueType.INT}
-_EXPECTED: Final = {
-    "tls": "TLS",
-    "limits": "store limits",
-    "file": "file options",
-    "sql": "SQL options",
-    "jetstream_options": "JetStream options",
-    "cluster": "cluster",
+    ValueType.LIST: " <string>",
+    ValueType.ADDRESS: " <string>",
 }
 
 
@@ -59,8 +50,8 @@ class ParsedSettings:
     """Content of command line and files, before options are built."""
 
     flags: CommandLine
-    nats: NatsFile = field(default_factory=NatsFile)
-    streaming: StreamingFile = field(default_factory=StreamingFile)
+    nats: FileContent = field(default_factory=FileContent)
+    streaming: FileContent = field(default_factory=FileContent)
     settings: BrokerSettings = field(default_factory=lambda: BrokerSettings({}, {}, {}))  #: merged settings
     nats_path: str = ""  #: file that configures NATS, as given, or empty
     misplaced: list[str] = field(default_factory=list)  #: keys without effect, each with its place
@@ -94,7 +85,7 @@ def configure(flags: CommandLine, environ: Environment) -> ParsedSettings:
     if found.nats_path:
         from broker.config import grammar
         from broker.config.ineffective_keys import misplaced_keys
-        from broker.config.nats import read_nats
+        from broker.config.nats_file import read_nats
 
         top = grammar.parse_file(found.nats_path, environ)
         found.nats = read_nats(top)
@@ -107,6 +98,8 @@ def configure(flags: CommandLine, environ: Environment) -> ParsedSettings:
             found.misplaced += misplaced_keys(
                 top, nats_file=found.nats_path, streaming_file=streaming_path, path=streaming_path
             )
+        from broker.config.file_reader import read_streaming
+
         found.streaming = read_streaming(top)
     found.settings = BrokerSettings(found.nats.settings, found.streaming.settings, flags.settings)
     return found
@@ -149,9 +142,9 @@ def _early_answer(flags: CommandLine) -> CommandAnswer | SignalRequest | None:
 
 def _checked(found: ParsedSettings, environ: Environment) -> BrokerOptions | CommandAnswer:
     settings = found.settings
-    if settings.text("routes") and not (settings.text("routes.listen") or settings.number("routes.port")):
+    if settings.given.get("routes.routes") and not (settings.text("routes.listen") or settings.number("routes.port")):
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
-    tls = tls_options(found.flags.settings, found.nats)
+    tls = tls_options(settings, found.flags.settings)
     if settings.switch("cluster.clustered"):
         if settings.text("store").upper() not in ("FILE", SQL, JETSTREAM):
             return CommandAnswer(_EXIT_ERROR, stdout="stan: clustering mode not supported with MEMORY store type\n")
@@ -163,7 +156,7 @@ def _checked(found: ParsedSettings, environ: Environment) -> BrokerOptions | Com
     if unavailable := _unavailable(found):
         listed = "".join(f"not available yet: {each}\n" for each in unavailable)
         return CommandAnswer(EXIT_UNAVAILABLE, stderr=listed)
-    options = replace(build(settings, found.nats, found.streaming, tls, environ), config_file=found.nats_path)
+    options = replace(build(settings, found.nats, tls, environ), config_file=found.nats_path)
     if settings.switch("check"):
         if found.misplaced:
             return CommandAnswer(_EXIT_ERROR, stderr="".join(f"{each}\n" for each in found.misplaced))
@@ -184,7 +177,7 @@ def _unavailable(found: ParsedSettings) -> list[str]:
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
     # a node's own nats-server has all of it
-    if not settings.text("nats_server") and not settings.switch("cluster.clustered"):
+    if not settings.text("connection.urls") and not settings.switch("cluster.clustered"):
         listed += found.nats.unavailable
     return listed
 
@@ -197,16 +190,16 @@ def version_line() -> str:
 def overview() -> str:
     lines = ["", "Usage: nats-streaming-server [options]"]
     for section in SECTIONS:
-        flags = [option for option in section.options if option.flags]
+        flags = [option for _, option in section.options if option.flags]
         if flags:
             lines += ["", f"{section.title}:"]
         for option in flags:
             names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
-            left = f"    {names}{_KINDS.get(option.kind, '')}"
+            left = f"    {names}{_KINDS.get(option.value_type, '')}"
             # at least two blanks, on the next line if necessary
             gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
             default = f" (default: {option.shown_default})" if option.shown_default not in ("", "false") else ""
-            note = f" [{option.state}]" if option.state is Support.UNAVAILABLE else ""
+            note = f" [{option.support}]" if option.support is Support.UNAVAILABLE else ""
             lines.append(f"{left}{gap}{option.help}{default}{note}")
     return "\n".join((*lines, ""))
 
@@ -235,77 +228,3 @@ def tls_help() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def read_streaming(top: Mapping[str, ConfigNode]) -> StreamingFile:
-    """Reads the streaming keys of a file: those of the section `streaming` (in any case) if there is one.
-
-    Raises ConfigurationError for the first wrong value; unknown keys are no error.
-    """
-    entries = top
-    for name, node in top.items():
-        if name.lower() == "streaming":
-            if not isinstance(node.value, dict):
-                raise ConfigurationError(f"expected streaming section to be a map/struct, got {text(node)}")
-            entries = node.value
-    found = StreamingFile()
-    _read(found, "streaming", entries)
-    return found
-
-
-def _read(found: StreamingFile, path: str, entries: Mapping[str, ConfigNode]) -> None:
-    for name, node, key in _known(entries, KEYS[path]):
-        if key.kind is not ValueType.MAP:
-            found.settings[key.setting] = _value(name, node, key)
-        elif key.setting == "limits.channels":
-            _read_channels(found, node)
-        else:
-            if not isinstance(node.value, dict):
-                raise ConfigurationError(f"expected {_EXPECTED[key.setting]} to be a map/struct, got {text(node)}")
-            if key.setting == "cluster":
-                found.settings["cluster.clustered"] = True
-            _read(found, f"streaming.{key.setting}", node.value)
-
-
-def _read_channels(found: StreamingFile, node: ConfigNode) -> None:
-    if not isinstance(node.value, dict):
-        raise ConfigurationError(f"expected per channel limits to be a map/struct, got {text(node)}")
-    for channel, limits in node.value.items():
-        if not is_channel_name(channel, wildcards=True):
-            raise ConfigurationError(f"invalid channel name {quote(channel)}")
-        if not isinstance(limits.value, dict):
-            raise ConfigurationError(f"expected channel limits to be a map/struct, got {text(limits)}")
-        found.channels[channel] = PatternLimits(
-            **{key.setting: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
-        )
-
-
-def _known(
-    entries: Mapping[str, ConfigNode], keys: Mapping[str, OptionDeclaration]
-) -> Iterator[tuple[str, ConfigNode, OptionDeclaration]]:
-    for name, node in entries.items():
-        if (key := keys.get(name.lower())) is not None:
-            yield name, node, key
-
-
-def _value(name: str, node: ConfigNode, key: OptionDeclaration) -> Any:
-    value = node.value
-    expected = _WRITTEN.get(key.kind, key.kind).value
-    if kind(value) != expected:
-        raise ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")
-    if isinstance(value, list):
-        for each in value:
-            # the original crashes here
-            if not isinstance(each.value, str):
-                raise ConfigurationError(
-                    f"parameter {quote(name)} value is expected to be slice of string, got {kind(each.value)}"
-                )
-        return tuple(str(each.value) for each in value)
-    if key.setting == "store":
-        store = str(value).upper()
-        if store not in ("MEMORY", "FILE", "SQL", "JETSTREAM"):
-            raise ConfigurationError(f"unknown store type: {value}")
-        return store
-    if key.kind is ValueType.DURATION:
-        return parse_go_duration(str(value))
-    return value

@@ -56,7 +56,7 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
 def reload_node(old: BrokerOptions, argv: Sequence[str]) -> dict[str, Any]:
     """Reads the configuration of a node again; returns that of its nats-server."""
     found, tls = _configured(old, argv, None)
-    return server_config(found.settings, found.nats, nats_options(found.settings, found.nats, tls).cluster)
+    return server_config(found.settings, found.nats, nats_options(found.settings, tls).cluster)
 
 
 def _configured(
@@ -66,13 +66,13 @@ def _configured(
         raise ReloadProblem("can only reload config when a file is provided using -c or --config")
     try:
         found = configure(parse_flags(argv), os.environ if environ is None else environ)
-        return found, tls_options(found.flags.settings, found.nats)
+        return found, tls_options(found.settings, found.flags.settings)
     except (ConfigurationError, FlagError) as problem:
         raise ReloadProblem(problem.message) from None
 
 
 def _compare(old: BrokerOptions, found: ParsedSettings, tls: TLSOptions | None) -> ReloadResult:
-    nats = nats_options(found.settings, found.nats, tls)
+    nats = nats_options(found.settings, tls)
     # The address cannot change: the original silently keeps the old one.
     nats = replace(nats, host=old.nats.host)
     if problem := server_problem(nats):
@@ -88,8 +88,8 @@ def _compare(old: BrokerOptions, found: ParsedSettings, tls: TLSOptions | None) 
         streaming_trace=old.logging.streaming_trace,
     )
     _refuse_change("LogSizeLimit", old.logging.size_limit, logging.size_limit)
-    pid_file = found.settings.text("nats.pid_file")
-    ports_file_dir = found.settings.text("nats.ports_file_dir")
+    pid_file = found.settings.text("pid_file")
+    ports_file_dir = found.settings.text("ports_file_dir")
     lines = []
     for label, before, after in (
         ("logtime", old.logging.timestamps, logging.timestamps),

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.config.catalogue import DEFAULTS, Setting
+from stantools.errors import UsageError
+from stantools.options import declared
+from stantools.server_options import ServerOption
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from broker.config.values import ConfigNode
-    from broker.nats.nats_options import Authorization, TLSOptions
-    from stantools.store.limits import PatternLimits
 
 #: settings for which zero or an empty text means the default
-_ZERO_IS_DEFAULT: Final = frozenset(name for name in DEFAULTS if name.startswith("nats."))
+_ZERO_IS_DEFAULT: Final = frozenset(name for name in DEFAULTS if name.startswith(("nats.", "monitoring.")))
 #: settings for which the file overrides the command line
-_FILE_WINS: Final = frozenset(("cluster.peers", "encryption_key"))
+_FILE_WINS: Final = frozenset(("cluster.peers", "encryption.key"))
+
+_Options = TypeVar("_Options")
 
 
 @dataclass(slots=True)
-class NatsFile:
-    """The NATS part of a file."""
+class FileContent:
+    """Content of a file for one of the two servers."""
 
-    #: setting -> value; durations are nanoseconds
     settings: dict[str, Setting] = field(default_factory=dict)
-    authorization: Authorization | None = None  #: None if not in the file
-    tls: TLSOptions | None = None  #: TLS of clients; None if not in the file
-    cluster_tls: TLSOptions | None = None  #: TLS of routes; None if not in the file
     top: Mapping[str, ConfigNode] = field(default_factory=dict)  #: the whole file
-    #: features in the file that the server lacks, for people
-    unavailable: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)  #: features in the file that the server lacks, for people
     warnings: list[str] = field(default_factory=list)  #: lines for the log at the start
-
-
-@dataclass(slots=True)
-class StreamingFile:
-    """The streaming part of a file."""
-
-    #: setting -> value; durations are nanoseconds
-    settings: dict[str, Setting] = field(default_factory=dict)
-    channels: dict[str, PatternLimits] = field(default_factory=dict)  #: limits by name or pattern of channels
 
 
 class BrokerSettings:
@@ -69,7 +56,17 @@ class BrokerSettings:
     def switch(self, name: str) -> bool:
         return self._values.get(name, False) is True
 
-    def of(self, options: type[DataclassInstance], prefix: str) -> dict[str, Any]:
-        """Returns the values for the fields of an options class, by field name."""
-        names = (each.name for each in fields(options))
-        return {name: self._values[prefix + name] for name in names if prefix + name in self._values}
+    def of(self, owner: type[_Options], prefix: str = "", **others: Any) -> _Options:
+        """Returns options of a class from the settings of its fields; UsageError for a value out of range."""
+        return owner(**{**self.fields(owner, prefix), **others})
+
+    def fields(self, owner: type, prefix: str = "") -> dict[str, Any]:
+        """Returns the values of the declared fields of a class, by name."""
+        found = {}
+        for name, option in declared(owner):
+            value = self._values.get(prefix + name)
+            if value is not None and isinstance(option, ServerOption):
+                if problem := option.check(value):
+                    raise UsageError(problem)
+                found[name] = option.of(value)
+        return found

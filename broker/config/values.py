@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import errno
 import itertools
-import math
 import os
 import re
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
-from broker.config.catalogue import Support, ValueType
 from stantools.errors import UsageError
 from stantools.format.quoting import quote
 
@@ -23,16 +21,6 @@ from stantools.format.quoting import quote
 MAX_SHOWN: Final = 500
 MAX_PIECES: Final = 1000
 MAX_SHOWN_DEPTH: Final = 20
-_DIGITS: Final = frozenset("0123456789")
-_PLACES: Final = re.compile(r"[0-9]*")
-_SUFFIX: Final = re.compile(r"([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
-_POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
-_ADDRESS: Final = re.compile(r"[0-9.:-]*")
-_DATE: Final = "dddd-dd-ddTdd:dd:ddZ"
-_BEHIND_INTEGER: Final = " \t\r\n,;}"
-_BEHIND_SIZE: Final = "\t\n\v\f\r \x85\xa0,;}])"
-_MAX_DIGITS: Final = 20
-_LONGEST_NUMBER: Final = 40
 UNITS: Final = {
     "ns": 1,
     "us": 1_000,
@@ -49,12 +37,16 @@ _PART: Final = re.compile(r"([0-9]*)(\.[0-9]*)?([^0-9.]*)")
 
 
 class ConfigurationError(UsageError):
-    """A wrong file or option; the text is the original's for stderr, without a prefix."""
+    """A wrong file or option; the text is that for stderr."""
+
+
+#: value in a file; arrays and maps hold nodes
+ConfigValue: TypeAlias = "str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]"
 
 
 @dataclass(slots=True, eq=False)
 class ConfigNode:
-    value: str | bool | int | float | datetime | list[ConfigNode] | dict[str, ConfigNode]  #: arrays and maps hold nodes
+    value: ConfigValue
     line: int = 1  #: line of the key, or of an array's element; from 1
     column: int = 0  #: column of its beginning, counted as in the original: from 0 in the first line, from 1 in others
     source: str = ""  #: path of the file as given, or empty
@@ -67,7 +59,7 @@ class ConfigNode:
 
 
 def kind(value: object) -> str:
-    """Returns the name of a value's type in errors about streaming keys (server-operations.md section 7)."""
+    """Returns the name of a value's type in errors (server-operations.md section 7)."""
     match value:
         case bool():
             return "bool"
@@ -83,15 +75,6 @@ def kind(value: object) -> str:
             return "map"
         case _:
             return "struct"
-
-
-def go_type(value: object) -> str:
-    """Returns the name of a value's type in errors about NATS keys (server-operations.md section 8)."""
-    name = kind(value)
-    return _GO_TYPES.get(name, name)
-
-
-_GO_TYPES: Final = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
 
 
 def text(value: object) -> str:
@@ -135,99 +118,6 @@ def _float(value: float) -> str:
         shown = f"{value:.17f}".rstrip("0").rstrip(".") if "e" in repr(value) else repr(value)
         return shown.removesuffix(".0")
     return repr(value)
-
-
-class NumberError(Exception):
-    def __init__(self, position: int, text: str) -> None:
-        super().__init__(text)
-        self.position = position
-        self.text = text  #: error text of the grammar
-
-
-def shown(character: str) -> str:
-    """Shows a character in an error text; the end of the text as a blank."""
-    return "'\\n'" if character == "\n" else f"'{character or ' '}'"
-
-
-def scan_number(text: str, begin: int) -> tuple[int | float | str | datetime | None, int]:
-    """Reads a value that begins with a digit or with `-`, at `begin`.
-
-    Returns the value and the position after it; None for a word, which continues at that position. Raises
-    NumberError for a syntax error, ConfigurationError for an impossible number or date.
-    """
-    negative = text[begin] == "-"
-    if negative and text[begin + 1 : begin + 2] not in _DIGITS:
-        raise NumberError(begin + 2, f"Expected a digit but got {shown(text[begin + 1 : begin + 2])}.")
-    position = _match_end(_PLACES, text, begin + negative)
-    character = text[position : position + 1]
-    if character == ".":
-        return _scan_float(text, begin, position)
-    if character == "-" and not negative:
-        if position - begin != 4:
-            raise NumberError(position + 1, "All ISO8601 dates must be in full Zulu form.")
-        return _date(text, begin)
-    suffix = _SUFFIX.match(text, position)
-    if suffix:
-        following = text[suffix.end() : suffix.end() + 1]
-        if following in _BEHIND_SIZE:
-            base = 1024 if suffix.group(2) else 1000
-            factor = base ** _POWERS[suffix.group(1).lower()]
-            return _integer(text[begin : suffix.end()], text[begin:position], factor), suffix.end()
-        return None, suffix.end() + 1
-    if character in _BEHIND_INTEGER or negative:
-        written = text[begin:position]
-        return _integer(written, written, 1), position
-    return None, position + 1
-
-
-def _match_end(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return match.end() if match else position
-
-
-def _integer(written: str, digits: str, factor: int) -> int:
-    significant = digits.lstrip("-0")
-    number = int(significant or "0") * factor if len(significant) <= _MAX_DIGITS else 1 << 64
-    if digits.startswith("-"):
-        number = -number
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ConfigurationError(f"integer '{_shorten(written)}' is out of the range")
-    return number
-
-
-def _scan_float(text: str, begin: int, point: int) -> tuple[float | str, int]:
-    position = point + 1
-    if text[position : position + 1] not in _DIGITS:
-        found = shown(text[position : position + 1])
-        raise NumberError(position, f"Floats must have a digit after the '.', but got {found} instead.")
-    position = _match_end(_PLACES, text, position)
-    if text[position : position + 1] == ".":
-        end = _match_end(_ADDRESS, text, position)
-        return text[begin:end], end
-    written = text[begin:position]
-    number = float(written)
-    if math.isinf(number):
-        raise ConfigurationError(f"float '{_shorten(written)}' is out of the range")
-    return number, position
-
-
-def _date(text: str, begin: int) -> tuple[datetime, int]:
-    for offset, expected in enumerate(_DATE[4:], begin + 4):
-        character = text[offset : offset + 1]
-        wrong = character not in _DIGITS if expected == "d" else character != expected
-        if wrong:
-            wanted = "digit" if expected == "d" else f"'{expected}'"
-            found = f"Expected {wanted} in ISO8601 datetime, but found {shown(character)} instead."
-            raise NumberError(offset + 1, found)
-    end = begin + len(_DATE)
-    try:
-        return datetime.fromisoformat(text[begin:end]), end
-    except ValueError:
-        raise ConfigurationError(f"expected Zulu formatted DateTime, but got '{text[begin:end]}'") from None
-
-
-def _shorten(written: str) -> str:
-    return written if len(written) <= _LONGEST_NUMBER else f"{written[:_LONGEST_NUMBER]}..."
 
 
 def seconds(value: object) -> float:
@@ -281,55 +171,3 @@ def reason(problem: OSError | ValueError) -> str:
     if problem.errno == errno.ENXIO:
         return "no such device or address"
     return os.strerror(problem.errno)[:1].lower() + os.strerror(problem.errno)[1:]
-
-
-@dataclass(slots=True)
-class Problems:
-    errors: list[str] = field(default_factory=list)  #: texts with their place
-    warnings: list[str] = field(default_factory=list)  #: texts with their place; the server starts nevertheless
-    unavailable: list[str] = field(default_factory=list)  #: features that the server lacks
-
-    def error(self, node: ConfigNode, text: str) -> None:
-        self.errors.append(f"{node.place}: {text}")
-
-    def warn(self, node: ConfigNode, text: str) -> None:
-        self.warnings.append(f"{node.place}: {text}")
-
-    def warn_ineffective(self, node: ConfigNode, name: str, state: Support) -> None:
-        """Records a key that the server knows but does not use."""
-        needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
-        self.warnings.append(f"{node.place}: {name} {needed}")
-
-    def value(self, node: ConfigNode, expected: ValueType) -> bool | int | str | None:
-        """Returns a plain value; None, with an error, for another type."""
-        value = node.value
-        if isinstance(value, bool | int | str) and kind(value) == expected.value:
-            return value
-        name = _GO_TYPES.get(expected.value, expected.value)
-        self.error(node, f"interface conversion: interface {{}} is {go_type(value)}, not {name}")
-        return None
-
-    def map(self, node: ConfigNode) -> dict[str, ConfigNode] | None:
-        """Returns a map; None, with an error, for another type."""
-        if isinstance(node.value, dict):
-            return node.value
-        self.value(node, ValueType.MAP)
-        return None
-
-    def words(self, node: ConfigNode) -> tuple[str, ...]:
-        """Returns a list of strings, or a single string; other elements are errors and left out."""
-        if isinstance(node.value, str):
-            return (node.value,)
-        if not isinstance(node.value, list):
-            self.value(node, ValueType.LIST)
-            return ()
-        return tuple(value for each in node.value if isinstance(value := self.value(each, ValueType.STRING), str))
-
-    def known(self, node: ConfigNode, keys: Container[str]) -> Iterator[tuple[str, ConfigNode]]:
-        """Yields the entries of a map with known keys (in lower case); others are errors."""
-        if isinstance(node.value, dict):
-            for name, entry in node.value.items():
-                if name.lower() in keys:
-                    yield name.lower(), entry
-                elif not entry.used:
-                    self.error(entry, f"unknown field {quote(name)}")

@@ -16,23 +16,12 @@ from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import AnswerSteps, ConsumerCalls
 from broker.streams.consumers import ConsumerRegistry
 from broker.streams.headers import bare, status
-from broker.streams.requests import (
-    BOOL,
-    INT,
-    STRING,
-    UINT,
-    dumps,
-    dumps_long,
-    expect_empty,
-    failed,
-    members,
-    parse,
-    response_type,
-)
+from broker.streams.requests import dumps, dumps_long, expect_empty, failed, members, parse, response_type
 from broker.streams.stream import Stream
 from broker.streams.streaminfo import add_deleted, stream_info, stream_state, subject_counts
 from broker.streams.streams_options import LEVEL, beyond
 from broker.streams.transfers import Transfers
+from stantools.streamfiles.stream_config import BOOL, INT, STRING, UINT
 
 PREFIX: Final = b"$JS.API."
 #: prefix of the subjects of direct gets

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.reserved import RESERVED
 from broker.streams.api_errors import RequestError, adjusted, invalid_config, invalid_mapping
-from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
+from broker.streams.requests import members, read_config, valid_name
 from broker.streams.stream_source import MAPPING, SourceOrigin, read_origin
 from broker.streams.subject_mapping import FUNCTION, MOST_DESTINATION, MappingError, SubjectMapping
 from stantools.nats.subjects import overlap, valid_pattern
 from stantools.nats.subjecttree import PatternTree, first_overlap, grow
+from stantools.streamfiles.stream_config import BOOL, INT, STREAM_MEMBERS, StreamMembers
 
 _SECOND: Final = 1_000_000_000
 _WINDOW: Final = 120 * _SECOND
@@ -31,42 +32,6 @@ _MOST_BRANCHES: Final = 200_000
 _MOST_SOURCES: Final = 1000
 _MOST_TRANSFORMS: Final = 1000
 _NAME: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
-#: Members and their types, or the words that they may have.
-_KINDS: Final[Mapping[str, str]] = {
-    "name": STRING,
-    "description": STRING,
-    "subjects": STRINGS,
-    "retention": STRING,
-    "max_consumers": INT,
-    "max_msgs": INT,
-    "max_bytes": INT,
-    "max_age": INT,
-    "max_msgs_per_subject": INT,
-    "max_msg_size": INT,
-    "discard": STRING,
-    "storage": STRING,
-    "num_replicas": INT,
-    "no_ack": BOOL,
-    "duplicate_window": INT,
-    "placement": OBJECT,
-    "compression": STRING,
-    "first_seq": UINT,
-    "allow_direct": BOOL,
-    "mirror_direct": BOOL,
-    "discard_new_per_subject": BOOL,
-    "sealed": BOOL,
-    "deny_delete": BOOL,
-    "deny_purge": BOOL,
-    "allow_rollup_hdrs": BOOL,
-    "consumer_limits": OBJECT,
-    "allow_msg_ttl": BOOL,
-    "subject_delete_marker_ttl": INT,
-    "metadata": MAP,
-    "mirror": OBJECT,
-    "sources": OBJECTS,
-    "republish": OBJECT,
-    "subject_transform": OBJECT,
-}
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
 #: Options of later versions, and the values that mean "not used".
 _UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
@@ -76,72 +41,14 @@ _UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
     "allow_msg_schedules": (False, None),
     "persist_mode": ("", "default", None),
 }
-_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "retention": ("limits", "interest", "workqueue"),
-    "discard": ("old", "new"),
-    "storage": ("file", "memory"),
-    "compression": ("none", "s2"),
-}
 _CONSUMER_LIMITS: Final[Mapping[str, str]] = {"inactive_threshold": INT, "max_ack_pending": INT}
-#: Members that answers leave out when they have their default.
-_OPTIONAL: Final = frozenset(
-    (
-        "description",
-        "subjects",
-        "no_ack",
-        "duplicate_window",
-        "placement",
-        "mirror",
-        "sources",
-        "first_seq",
-        "discard_new_per_subject",
-        "subject_delete_marker_ttl",
-        "metadata",
-        "republish",
-        "subject_transform",
-    )
-)
 #: subjects of the server itself
 _SERVER_SUBJECTS: Final = ("$JS.>", "$JSC.>", "$NRG.>")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamConfig:
-    """The configuration of a stream. Members have their names in the API; durations are in nanoseconds."""
-
-    name: str
-    description: str = ""
-    subjects: tuple[str, ...] = ()
-    retention: str = "limits"
-    max_consumers: int = -1
-    max_msgs: int = -1
-    max_bytes: int = -1
-    max_age: int = 0
-    max_msgs_per_subject: int = -1
-    max_msg_size: int = -1
-    discard: str = "old"
-    storage: str = "file"
-    num_replicas: int = 1
-    no_ack: bool = False
-    duplicate_window: int = 0
-    placement: Mapping[str, Any] | None = None
-    mirror: Mapping[str, Any] | None = None
-    sources: tuple[Mapping[str, Any], ...] = ()
-    compression: str = "none"
-    subject_transform: Mapping[str, Any] | None = None
-    republish: Mapping[str, Any] | None = None
-    first_seq: int = 0
-    allow_direct: bool = False
-    mirror_direct: bool = False
-    discard_new_per_subject: bool = False
-    sealed: bool = False
-    deny_delete: bool = False
-    deny_purge: bool = False
-    allow_rollup_hdrs: bool = False
-    consumer_limits: Mapping[str, int] = field(default_factory=dict)
-    allow_msg_ttl: bool = False
-    subject_delete_marker_ttl: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+class StreamConfig(StreamMembers):
+    """The configuration of a stream."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> StreamConfig:
@@ -153,10 +60,7 @@ class StreamConfig:
             if values.get(name) not in nothing:
                 raise invalid_config(f"{name} is not supported by this server")
         known = {name: value for name, value in values.items() if name not in _UNSUPPORTED}
-        found = members(known, _KINDS, "StreamConfigRequest", strict=True)
-        for name, words in _WORDS.items():
-            if name in found and found[name] not in words:
-                raise RequestError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+        found = read_config(known, STREAM_MEMBERS, "StreamConfigRequest")
         _check_many(found)
         if "mirror" in found:
             found["mirror"] = read_origin(found["mirror"])
@@ -186,9 +90,9 @@ class StreamConfig:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            each.name: list(value) if isinstance(value, tuple) else value
-            for each in fields(self)
-            if (value := getattr(self, each.name)) or each.name not in _OPTIONAL
+            name: list(value) if isinstance(value, tuple) else value
+            for name, each in STREAM_MEMBERS.items()
+            if (value := getattr(self, name)) or each.always
         }
 
     def check_as_sent(self, sent: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.api_errors import RequestError, invalid_json, unavailable
 from broker.streams.consumers import ConsumerRegistry, read_request
-from broker.streams.requests import INT, STRING, TIME, expect_empty, members, parse, time_text
+from broker.streams.requests import expect_empty, members, parse, time_text
+from stantools.streamfiles.stream_config import INT, STRING, TIME
 
 if TYPE_CHECKING:
     from broker.streams.account import Account

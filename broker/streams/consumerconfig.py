@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.reserved import RESERVED
 from broker.streams.api_errors import RequestError, adjusted
 from broker.streams.configuration import StreamConfig
-from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
+from broker.streams.requests import read_config, time_text
 from stantools.nats.subjects import is_literal, overlap, valid_pattern
 from stantools.nats.subjecttree import overlap_each_other
+from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, ConsumerMembers
 
 _SECOND: Final = 1_000_000_000
 _LEAST_HEARTBEAT: Final = 100_000_000
@@ -31,103 +32,13 @@ _MOST_METADATA: Final = 128 << 10
 #: Limits of a configuration: filters, and tree branches compared in the search for overlaps.
 _MOST_FILTERS: Final = 1000
 _MOST_BRANCHES: Final = 200_000
-_KINDS: Final[Mapping[str, str]] = {
-    "durable_name": STRING,
-    "name": STRING,
-    "description": STRING,
-    "deliver_policy": STRING,
-    "opt_start_seq": UINT,
-    "opt_start_time": TIME,
-    "ack_policy": STRING,
-    "ack_wait": INT,
-    "max_deliver": INT,
-    "backoff": INTS,
-    "filter_subject": STRING,
-    "filter_subjects": STRINGS,
-    "replay_policy": STRING,
-    "rate_limit_bps": UINT,
-    "sample_freq": STRING,
-    "max_waiting": INT,
-    "max_ack_pending": INT,
-    "flow_control": BOOL,
-    "headers_only": BOOL,
-    "max_batch": INT,
-    "max_expires": INT,
-    "max_bytes": INT,
-    "deliver_subject": STRING,
-    "deliver_group": STRING,
-    "idle_heartbeat": INT,
-    "inactive_threshold": INT,
-    "num_replicas": INT,
-    "mem_storage": BOOL,
-    "direct": BOOL,
-    "metadata": MAP,
-    "pause_until": TIME,
-    "priority_groups": STRINGS,
-    "priority_policy": STRING,
-    "priority_timeout": INT,
-}
-_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "deliver_policy": ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
-    "ack_policy": ("none", "all", "explicit"),
-    "replay_policy": ("instant", "original"),
-    "priority_policy": ("none", "overflow", "pinned_client"),
-}
-#: Members of every answer; others appear only when they differ from their default.
-_ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "num_replicas"))
-#: Members that an update may not change, and their names in error texts.
-_FIXED: Final[Mapping[str, str]] = {
-    "deliver_policy": "deliver policy",
-    "mem_storage": "storage type",
-    "opt_start_seq": "start sequence",
-    "opt_start_time": "start time",
-    "ack_policy": "ack policy",
-    "replay_policy": "replay policy",
-    "idle_heartbeat": "heart beats",
-    "flow_control": "flow control",
-}
 _DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _GROUP: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerConfig:
-    """The configuration of a consumer. Members have their names in the API; durations are in nanoseconds."""
-
-    durable_name: str = ""
-    name: str = ""
-    description: str = ""
-    deliver_policy: str = "all"
-    opt_start_seq: int = 0
-    opt_start_time: int = 0
-    ack_policy: str = "none"
-    ack_wait: int = 0
-    max_deliver: int = 0
-    backoff: tuple[int, ...] = ()
-    filter_subject: str = ""
-    filter_subjects: tuple[str, ...] = ()
-    replay_policy: str = "instant"
-    rate_limit_bps: int = 0
-    sample_freq: str = ""
-    max_waiting: int = 0
-    max_ack_pending: int = 0
-    flow_control: bool = False
-    headers_only: bool = False
-    max_batch: int = 0
-    max_expires: int = 0
-    max_bytes: int = 0
-    deliver_subject: str = ""
-    deliver_group: str = ""
-    idle_heartbeat: int = 0
-    inactive_threshold: int = 0
-    num_replicas: int = 0
-    mem_storage: bool = False
-    direct: bool = False
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    pause_until: int = 0
-    priority_groups: tuple[str, ...] = ()
-    priority_policy: str = ""  #: empty for none
-    priority_timeout: int = 0
+class ConsumerConfig(ConsumerMembers):
+    """The configuration of a consumer."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any], stream: StreamConfig) -> ConsumerConfig:
@@ -135,10 +46,7 @@ class ConsumerConfig:
 
         Raises `RequestError` for an unknown member or one of a wrong type.
         """
-        found = members(values, _KINDS, "ConsumerConfig", strict=True)
-        for name, words in _WORDS.items():
-            if name in found and found[name] not in words:
-                raise RequestError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+        found = read_config(values, CONSUMER_MEMBERS, "ConsumerConfig")
         for name in ("backoff", "filter_subjects", "priority_groups"):
             found[name] = tuple(found.get(name, ()))
         if found.get("priority_policy") == "none":
@@ -184,9 +92,9 @@ class ConsumerConfig:
 
     def as_json(self) -> dict[str, Any]:
         found = {
-            each.name: list(value) if isinstance(value, tuple) else value
-            for each in fields(self)
-            if (value := getattr(self, each.name)) or each.name in _ALWAYS
+            name: list(value) if isinstance(value, tuple) else value
+            for name, each in CONSUMER_MEMBERS.items()
+            if (value := getattr(self, name)) or each.always
         }
         for name, time in (("opt_start_time", self.opt_start_time), ("pause_until", self.pause_until)):
             if time:
@@ -360,9 +268,9 @@ class ConsumerConfig:
 
     def check_change(self, new: ConsumerConfig) -> None:
         """Raises `RequestError` if an update to `new` changes a fixed member."""
-        for name, text in _FIXED.items():
-            if getattr(self, name) != getattr(new, name):
-                raise RequestError(500, 10012, f"{text} can not be updated")
+        for name, each in CONSUMER_MEMBERS.items():
+            if each.fixed and getattr(self, name) != getattr(new, name):
+                raise RequestError(500, 10012, f"{each.fixed} can not be updated")
         if self.push != new.push:
             one, other = ("push", "pull") if self.push else ("pull", "push")
             raise RequestError(500, 10012, f"can not update {one} consumer to {other} based")

@@ -25,10 +25,11 @@ from broker.streams.delivery import ConsumerDelivery
 from broker.streams.headers import status
 from broker.streams.pull_delivery import PullDelivery
 from broker.streams.push_delivery import PushDelivery
-from broker.streams.requests import BOOL, OBJECT, STRING, members, time_text, valid_name
+from broker.streams.requests import members, time_text, valid_name
 from broker.streams.streams_options import PREVIEW
 from stantools.nats.subjects import is_literal, overlap
 from stantools.nats.subjecttree import tree_of
+from stantools.streamfiles.stream_config import BOOL, OBJECT, STRING
 
 if TYPE_CHECKING:
     from broker.ports import Clock

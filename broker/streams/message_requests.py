@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.stores.interface import StorageError
 from broker.streams.api_errors import RequestError, bad_request, no_message
 from broker.streams.headers import bare, status, with_lines
-from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, members, parse, time_text
+from broker.streams.requests import members, parse, time_text
 from stantools.streamfiles.headers import located
+from stantools.streamfiles.stream_config import BOOL, INT, STRING, STRINGS, TIME, UINT
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

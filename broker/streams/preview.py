@@ -28,11 +28,12 @@ from broker.streams.api_errors import (
     store_failed,
     stream_not_found,
 )
-from broker.streams.requests import BOOL, OBJECT, STRING, UINT, dumps, members, parse, time_text
+from broker.streams.requests import dumps, members, parse, time_text
 from broker.streams.streaminfo import stream_state
 from broker.streams.streams_options import PREVIEW
 from stantools.nats.interest import finished
 from stantools.nats.subjects import is_literal
+from stantools.streamfiles.stream_config import BOOL, OBJECT, STRING, UINT
 
 if TYPE_CHECKING:
     from broker.streams.account import Account

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.api_errors import RequestError
-from broker.streams.requests import BOOL, INT, STRING, members, parse, time_text
+from broker.streams.requests import members, parse, time_text
+from stantools.streamfiles.stream_config import BOOL, INT, STRING
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer

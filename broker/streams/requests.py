@@ -14,13 +14,10 @@ from typing import Any, Final, NoReturn
 
 from broker.streams.api_errors import RequestError, invalid_json, not_empty
 from stantools.notation import format_moment, parse_moment
+from stantools.streamfiles.stream_config import TIME, ConfigMember
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _UINT64: Final = range(1 << 64)
-#: Types of members, as error texts call them.
-STRING, BOOL, INT, UINT = "string", "bool", "int64", "uint64"
-STRINGS, INTS, OBJECT, OBJECTS, TIME = "[]string", "[]time.Duration", "struct", "[]struct", "time.Time"
-MAP: Final = "map[string]string"
 _UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
 _EMPTY: Final = re.compile(rb"\s*(\{\s*\}|\[\s*\])?\s*")
 _NEVER: Final = "0001-01-01T00:00:00Z"
@@ -104,6 +101,15 @@ def members(values: Mapping[str, Any], kinds: Mapping[str, str], what: str, *, s
                     f"json: cannot unmarshal {_type_name(value)} into Go struct field {what}.{name} of type {kind}"
                 )
             found[name] = _nanoseconds(value) if kind == TIME else value
+    return found
+
+
+def read_config(values: Mapping[str, Any], declared: Mapping[str, ConfigMember], what: str) -> dict[str, Any]:
+    """Returns the members of a configuration as `members` does; a wrong word is an error as well."""
+    found = members(values, {name: each.json_type for name, each in declared.items()}, what, strict=True)
+    for name, value in found.items():
+        if (words := declared[name].choices) and value not in words:
+            raise RequestError(400, 10025, f'invalid JSON: can not unmarshal "\\"{value[:40]}\\""')
     return found
 
 

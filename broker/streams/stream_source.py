@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.streams.api_errors import RequestError, invalid_config, invalid_mapping
-from broker.streams.requests import OBJECT, OBJECTS, STRING, TIME, UINT, members, valid_name
+from broker.streams.requests import members, valid_name
 from broker.streams.subject_mapping import MappingError, SubjectMapping
 from stantools.nats.subjects import valid_pattern
 from stantools.nats.subjecttree import overlap_each_other
+from stantools.streamfiles.stream_config import OBJECT, OBJECTS, STRING, TIME, UINT
 
 #: header that names the original of a copied message
 HEADER: Final = b"Nats-Stream-Source"

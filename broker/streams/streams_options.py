@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stantools.server_options import BOOL, SIZE, STRING, not_negative, server_field
+
 #: The emulated version of nats-server, on which clients rely, and its level of the API.
 VERSION: Final = "2.11.0"
 LEVEL: Final = 1
@@ -20,12 +22,25 @@ _REQUIRED: Final = b"Nats-Required-Api-Level:"
 
 @dataclass(frozen=True, slots=True)
 class StreamsOptions:
-    store_dir: Path  #: directory that contains `jetstream`
-    max_mem: int = 0  #: limit for messages in memory (bytes); 0 for three quarters of the machine's memory
-    max_file: int = 0  #: limit for messages in files (bytes); 0 for three quarters of the free space
-    from_channels: bool = False  #: whether each channel is also a stream
+    store_dir: Path = server_field(
+        STRING, "Directory of streams; `jetstream` is added", "sd store_dir", "store_dir storedir store", convert=Path,
+        remark="default: the system's temporary directory",
+    )  # fmt: skip
+    max_mem: int = server_field(
+        SIZE, "Limit of messages in memory, in bytes; 0: three quarters of all memory", "",
+        "max_memory_store max_mem_store max_mem", convert=not_negative,
+    )  # fmt: skip
+    max_file: int = server_field(
+        SIZE, "Limit of messages in files, in bytes; 0: three quarters of the free space", "",
+        "max_file_store max_file", convert=not_negative,
+    )  # fmt: skip
+    from_channels: bool = server_field(
+        BOOL, "Each channel is also a read-only stream", "streams_from_channels", "streams_from_channels"
+    )
     temporary: bool = False  #: whether the directory is a default in the system's temporary one
-    preview: bool = False  #: whether requests of the preview of 2019 and 2020 have answers
+    preview: bool = server_field(
+        BOOL, "Support also JetStream's preview of 2019 and 2020", "preview_api", "preview_api"
+    )
 
 
 def beyond(header: bytes) -> bool:

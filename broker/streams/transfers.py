@@ -17,11 +17,12 @@ from broker.streams.api_errors import RequestError, bad_request, name_mismatch
 from broker.streams.configuration import StreamConfig
 from broker.streams.header_state import HeaderState, read_header_state
 from broker.streams.headers import status
-from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
+from broker.streams.requests import dumps, failed, members, parse, response_type
 from broker.streams.streaminfo import stream_info, stream_state
 from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
 from stantools.nats.subjects import is_literal, valid_pattern
+from stantools.streamfiles.stream_config import BOOL, INT, OBJECT, STRING
 
 if TYPE_CHECKING:
     from broker.ports import Clock, RuleDriver

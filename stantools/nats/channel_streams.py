@@ -25,6 +25,7 @@ import numpy as np
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.stream_names import safe_name, stream_name, subject_problem
 from stantools.store.sublog import StoredSubscription
+from stantools.streamfiles.stream_config import stream_setting
 
 if TYPE_CHECKING:
     from stantools.store.limits import ChannelLimits
@@ -45,7 +46,6 @@ _MIN_BYTES: Final = 1 << 20
 #: Fields that must be as the broker made the stream. It corrects other fields.
 _FIXED: Final = ("subjects", "retention", "storage", "mirror", "sources", "sealed", "subject_transform", "republish")
 _SET: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size", "discard", "num_replicas")
-_NONE: Final[Mapping[str, Any]] = {"max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class StreamNames:
 def wrong(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Returns a difference from the wanted configuration that cannot be corrected; empty if none."""
     for name in _FIXED:
-        is_there, should_be = config.get(name) or None, wanted.get(name) or None
+        is_there, should_be = stream_setting(config, name), stream_setting(wanted, name)
         if is_there != should_be:
             return f"its {name} is {is_there or 'not set'}, expected {should_be or 'none'}"
     return ""
@@ -128,7 +128,7 @@ def wrong(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 def differs(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Returns whether there is a difference to correct."""
-    return any((config.get(name) or _NONE.get(name)) != (wanted.get(name) or _NONE.get(name)) for name in _SET)
+    return any(stream_setting(config, name) != stream_setting(wanted, name) for name in _SET)
 
 
 #: The start of a record: its version, its last sequence, and the number of members.

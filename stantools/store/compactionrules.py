@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stantools.errors import UsageError
+from stantools.server_options import BOOL, INT, SIZE, server_field
 
 
 @dataclass(frozen=True)
 class CompactionRules:
-    enabled: bool = True
-    fragmentation: int = 50  #: minimum percentage of dead records
-    interval: float = 300  #: minimum seconds between two compactions of a file
-    min_size: int = 1024 * 1024  #: minimum bytes of records; 0 for any size
+    enabled: bool = server_field(
+        BOOL, "Compact the logs of clients and subscriptions", "file_compact_enabled", "compact compact_enabled", True
+    )
+    fragmentation: int = server_field(
+        INT, "Minimum percentage of dead records for a compaction", "file_compact_frag",
+        "compact_frag compact_fragmentation", 50,
+    )  # fmt: skip
+    interval: float = server_field(
+        INT, "Minimum seconds between two compactions of a file", "file_compact_interval", "compact_interval", 300
+    )
+    min_size: int = server_field(
+        SIZE, "Minimum size of a file for a compaction", "file_compact_min_size", "compact_min_size", 1 << 20
+    )
 
     def __post_init__(self) -> None:
         if self.fragmentation <= 0:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from stantools.errors import UsageError
 from stantools.notation import format_go_duration
 from stantools.options import LimitOptions, SliceOptions
+from stantools.server_options import DURATION, INT, SIZE, server_field
 from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
@@ -40,12 +41,23 @@ _SLICES_PER_CHANNEL = 4  # slices per full channel if no slice limit is configur
 class ChannelLimits:
     """Limits of one channel; 0 is "no limit"."""
 
-    max_msgs: int = DEFAULT_MAX_MSGS
-    max_bytes: int = DEFAULT_MAX_BYTES  #: bytes in the server's accounting: payload of the record plus 40 per message
-    max_age_ns: int = 0  #: age of a message in nanoseconds
-    max_subs: int = DEFAULT_MAX_SUBS
-    #: nanoseconds without message and active subscription after which the channel is deleted
-    max_inactivity_ns: int = 0
+    max_msgs: int = server_field(
+        INT, "Messages of a channel", "mm max_msgs", "mm max_msgs maxmsgs max_count maxcount", DEFAULT_MAX_MSGS
+    )
+    #: in the server's accounting: payload of the record plus 40 per message
+    max_bytes: int = server_field(
+        SIZE, "Bytes of a channel's messages", "mb max_bytes", "mb max_bytes maxbytes", DEFAULT_MAX_BYTES
+    )
+    max_age_ns: int = server_field(DURATION, "Age of messages", "ma max_age", "ma max_age maxage")
+    max_subs: int = server_field(
+        INT, "Subscriptions of a channel", "msu max_subs", "msu max_subs max_subscriptions maxsubscriptions",
+        DEFAULT_MAX_SUBS,
+    )  # fmt: skip
+    #: counts from the last message and active subscription
+    max_inactivity_ns: int = server_field(
+        DURATION, "Time after which an unused channel is removed", "mi max_inactivity",
+        "mi max_inactivity maxinactivity",
+    )  # fmt: skip
 
     def check(self) -> None:
         """Checks the limits of a store as the server does at start; UsageError with its text if one is negative."""
@@ -124,7 +136,11 @@ class StoreLimits:
     channels are named than allowed.
     """
 
-    max_channels: int = DEFAULT_MAX_CHANNELS  #: 0 for no limit; channels found at start are always accepted
+    #: channels found at start are always accepted
+    max_channels: int = server_field(
+        INT, "Number of channels (0 for unlimited, as for all limits)", "mc max_channels",
+        "mc max_channels maxchannels", DEFAULT_MAX_CHANNELS,
+    )  # fmt: skip
     channel: ChannelLimits = ChannelLimits()  #: limits of channels without a pattern
     #: Limits by channel name or pattern; `*` is one whole token, a final `>` is the rest.
     per_channel: Mapping[str, PatternLimits] = field(default_factory=dict)
@@ -164,10 +180,18 @@ class StoreLimits:
 class SliceLimits:
     """Limits that end a slice and open the next one (filestore.md section 5.1); 0 is "no limit"."""
 
-    max_msgs: int = 0  #: messages ever stored in the slice
-    #: bytes ever stored, in the server's accounting (payload plus 40 per message)
-    max_bytes: int = DEFAULT_SLICE_MAX_BYTES
-    max_age_ns: int = 0  #: nanoseconds since the slice's first message
+    #: counts and bytes are those ever stored in the slice, in the server's accounting (payload plus 40 per message)
+    max_msgs: int = server_field(
+        INT, "Messages of a slice", "file_slice_max_msgs", "slice_max_msgs slice_max_count slice_msgs slice_count"
+    )
+    max_bytes: int = server_field(
+        SIZE, "Bytes of a slice", "file_slice_max_bytes", "slice_max_bytes slice_max_size slice_bytes slice_size",
+        DEFAULT_SLICE_MAX_BYTES,
+    )  # fmt: skip
+    max_age_ns: int = server_field(
+        DURATION, "Age at which a slice is closed", "file_slice_max_age",
+        "slice_max_age slice_age slice_max_time slice_time_limit",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if min(self.max_msgs, self.max_bytes, self.max_age_ns) < 0:

@@ -34,6 +34,7 @@ from stantools.notation import format_time
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import ArchiveError, record_sizes
+from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS, ConfigMember
 from stantools.streamfiles.varints import VarintReader, put, zigzag
 
 if TYPE_CHECKING:
@@ -42,18 +43,15 @@ if TYPE_CHECKING:
 
 #: Fields of a stream in `meta.inf`, in their order, with the values for those that a configuration lacks.
 _STREAM_DEFAULTS: Final[Mapping[str, Any]] = {
-    "retention": "limits",
-    "max_consumers": -1,
-    "max_msgs": -1,
-    "max_bytes": -1,
-    "max_age": 0,
-    "max_msgs_per_subject": -1,
-    "max_msg_size": -1,
-    "discard": "old",
-    "storage": "file",
-    "num_replicas": 1,
+    **{
+        name: STREAM_MEMBERS[name].default
+        for name in (
+            "retention", "max_consumers", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject", "max_msg_size",
+            "discard", "storage", "num_replicas",
+        )
+    },
     "duplicate_window": 120_000_000_000,
-}
+}  # fmt: skip
 STREAM_FIELDS: Final = (
     "name",
     "subjects",
@@ -111,34 +109,15 @@ def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> byte
     return _encode({"Created": format_time(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
 
 
-#: Fields of a stream in the order of nats-server 2.10 and later (jetstream-server.md section 4), except `first_seq`,
-#: with which 2.10 loses all messages when it rebuilds its index.
-_FULL_STREAM_FIELDS: Final = (
-    "name description subjects retention max_consumers max_msgs max_bytes max_age max_msgs_per_subject max_msg_size "
-    "discard storage num_replicas no_ack duplicate_window placement mirror sources compression subject_transform "
-    "republish allow_direct mirror_direct discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs "
-    "consumer_limits allow_msg_ttl subject_delete_marker_ttl metadata"
-)
-
-
 def full_stream_meta(config: Mapping[str, Any], created_ns: int) -> bytes:
     """Returns the `meta.inf` of a stream with its whole configuration, which servers from 2.10 on read."""
-    return _encode({"Created": format_time(created_ns)}, tuple(_FULL_STREAM_FIELDS.split()), config)
-
-
-#: Fields of a consumer in the order of nats-server 2.10 and later (jetstream-server.md section 9).
-_FULL_CONSUMER_FIELDS: Final = (
-    "durable_name name description deliver_policy opt_start_seq opt_start_time ack_policy ack_wait max_deliver backoff "
-    "filter_subject filter_subjects replay_policy rate_limit_bps sample_freq max_waiting max_ack_pending flow_control "
-    "headers_only max_batch max_expires max_bytes deliver_subject deliver_group idle_heartbeat inactive_threshold "
-    "num_replicas mem_storage direct metadata pause_until"
-)
+    return _encode({"Created": format_time(created_ns)}, _stored(STREAM_MEMBERS), config)
 
 
 def full_consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
     """Returns the `meta.inf` of a consumer with its whole configuration, which servers from 2.10 on read."""
     first = {"Created": format_time(created_ns), "Name": name}
-    return _encode(first, tuple(_FULL_CONSUMER_FIELDS.split()), config)
+    return _encode(first, _stored(CONSUMER_MEMBERS), config)
 
 
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
@@ -150,6 +129,10 @@ def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> byte
 def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
     """Returns the `meta.sum` of a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
     return kernels.hash64(data, key).to_bytes(highwayhash.HASH_SIZE, "little").hex().encode()
+
+
+def _stored(members: Mapping[str, ConfigMember]) -> tuple[str, ...]:
+    return tuple(name for name, each in members.items() if each.stored)
 
 
 def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[str, Any]) -> bytes:

@@ -51,6 +51,7 @@ BEFORE_THE_PORT = {
     "stantools.notation",
     "stantools.options",
     "stantools.secret",
+    "stantools.server_options",
     "stantools.store",
     "stantools.store.compactionrules",
     "stantools.store.directory",

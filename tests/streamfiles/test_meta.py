@@ -11,7 +11,8 @@ import pytest
 from stantools.errors import RefusedError
 from stantools.notation import format_time
 from stantools.streamfiles import highwayhash
-from stantools.streamfiles.meta import consumer_meta, meta_sum, stream_meta
+from stantools.streamfiles.meta import consumer_meta, full_consumer_meta, full_stream_meta, meta_sum, stream_meta
+from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS
 from tests.streamfiles.making import STREAM_DEFAULTS
 
 CREATED = 1_600_000_000_123_456_789
@@ -62,6 +63,13 @@ def test_the_name_is_the_one_that_the_hashes_are_for() -> None:
     assert json.loads(stream_meta("S", {"name": "other"}, CREATED))["name"] == "S"
     found = json.loads(consumer_meta("c", {"durable_name": "other"}, CREATED))
     assert (found["Name"], found["durable_name"]) == ("c", "c")
+
+
+def test_the_whole_configuration_is_stored_in_the_order_of_its_declarations() -> None:
+    config = dict.fromkeys(CONSUMER_MEMBERS, "x")
+    assert list(json.loads(full_consumer_meta("c", config, CREATED))) == ["Created", "Name", *CONSUMER_MEMBERS]
+    found = list(json.loads(full_stream_meta(dict.fromkeys(reversed(STREAM_MEMBERS), "x"), CREATED)))
+    assert found == ["Created", *(name for name in STREAM_MEMBERS if name != "first_seq")]
 
 
 def test_memory_is_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.plan.migration_plan import UNLIMITED
 from stantools.migration.publish.resume import NotOursError
+from stantools.streamfiles.stream_config import stream_setting
 
 #: fields that hinder filling, with their values during it
 _LIFTED: Final[Mapping[str, Any]] = {
@@ -89,16 +90,7 @@ def check_fixed(name: str, existing: Mapping[str, Any], wanted: Mapping[str, Any
 def differences(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns the differences in fields that filling changes: name, actual value, wanted value."""
     fields = [*_LIFTED, "duplicate_window"]
-    found = [(name, _plain(name, existing), _plain(name, wanted)) for name in fields if name in wanted]
+    found = [(name, stream_setting(existing, name), stream_setting(wanted, name)) for name in fields if name in wanted]
     changed = [each for each in found if each[1] != each[2]]
     removed = [name for name in _REMOVED if bool(existing.get(name)) != bool(wanted.get(name))]
     return changed + [(name, existing.get(name), wanted.get(name)) for name in removed]
-
-
-def _plain(field: str, config: Mapping[str, Any]) -> Any:
-    """Returns a value, with the server's default for a missing one."""
-    none = _LIFTED.get(field)
-    value = config.get(field)
-    if field == "max_age":
-        return value or 0
-    return none if value is None or (value == 0 and none == -1) else value

@@ -15,11 +15,12 @@ import pytest
 from broker.cli import main
 from broker.config import processes
 from broker.config.broker_options import BrokerOptions
-from broker.config.catalogue import SECTIONS, Support
+from broker.config.catalogue import SECTIONS
 from broker.config.processes import PortsFile, send, write_pid_file
 from broker.config.reader import parse
 from broker.config.reload import ReloadProblem, ReloadResult, reload_options
 from broker.config.values import ConfigurationError
+from stantools.server_options import Support
 
 
 def test_pid_file(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_what_cannot_be_reloaded(tmp_path: Path) -> None:
     assert refused(tmp_path, "http: 5", "http: 6") == f"{said} HTTPPort: old=5, new=6"
     assert refused(tmp_path, "", "log_size_limit: 6") == f"{said} LogSizeLimit: old=0, new=6"
     assert refused(tmp_path, "", "http_base_path: /x") == f"{said} HTTPBasePath: old=/, new=/x"
-    assert refused(tmp_path, "", "a {") == "Reload: Parse error on line 1: 'Unexpected EOF processing map.'"
+    assert refused(tmp_path, "", "a {") == f"Reload: {tmp_path}/a.conf:1:2: '{{' has no '}}'"
     assert refused(tmp_path, "", "gateway { name: x }").startswith("Reload: not available yet: ")
     assert "cannot be higher than max_pending" in refused(tmp_path, "", "max_payload: 2MB, max_pending: 1MB")
 
@@ -182,17 +183,17 @@ def test_the_page_of_options_names_everything() -> None:
     page = (Path(__file__).parents[3] / "docs" / "broker-options.md").read_text(encoding="utf-8")
     for section in SECTIONS:
         assert section.title in page
-        for option in section.options:
+        for _, option in section.options:
             assert option.flags or option.keys
             assert all(f"`-{name}`" in page for name in option.flags)
             assert all(f"`{name}`" in page for name in option.keys)
-            assert option.help or option.state is not Support.WORKS
+            assert option.help or option.support is not Support.WORKS
     assert "\n\n\n" not in page
 
 
 def test_names_of_keys_are_unique() -> None:
     for path in {section.path for section in SECTIONS}:
         sections = [section for section in SECTIONS if section.path == path]
-        names = [name for section in sections for option in section.options for name in option.keys]
+        names = [name for section in sections for _, option in section.options for name in option.keys]
         assert len(names) == len(set(names))
         assert all(name == name.lower() for name in names)

@@ -77,7 +77,7 @@ def test_files_that_are_all_right_have_no_warnings() -> None:
     """
     assert checked(good).exit_code == 0 and started(good).warnings == ()
     assert started("id: c, store: memory, limits { mm: 5 }, port: 4222").warnings == ()
-    assert all(option.keys == tuple(map(str.lower, option.keys)) for each in SECTIONS for option in each.options)
+    assert all(option.keys == tuple(map(str.lower, option.keys)) for each in SECTIONS for _, option in each.options)
 
 
 def test_two_files_say_which_of_them_counts() -> None:

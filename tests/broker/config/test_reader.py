@@ -153,7 +153,7 @@ def test_the_node_of_the_example() -> None:
         ChannelsOptions(3, durable_copy=True),
     )
     (warning,) = found.warnings
-    assert warning.startswith("cluster: raft_heartbeat_timeout, raft_commit_timeout, log_path: no effect")
+    assert warning.startswith("cluster: log_path, raft_heartbeat_timeout, raft_commit_timeout: no effect")
 
 
 def test_routes() -> None:
@@ -577,7 +577,7 @@ def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "configuration file a.conf is valid\n"
     write("streaming { id: 5 }")
     assert main(["-t", "-c", file]) == 1
-    assert capsys.readouterr().err == 'parameter "id" value is expected to be string, got int64\n'
+    assert capsys.readouterr().err == 'a.conf:1:12: parameter "id" value is expected to be string, got int64\n'
     write("streaming { store: file }")
     assert main(["-t", "-c", file]) == 1
     assert capsys.readouterr().err == "for FILE stores, root directory must be specified\n"

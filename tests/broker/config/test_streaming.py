@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config.catalogue import SECTIONS, OptionDeclaration, ValueType
+from broker.config.catalogue import SECTIONS
+from broker.config.file_reader import read_streaming
 from broker.config.grammar import parse
-from broker.config.reader import StreamingFile, read_streaming
+from broker.config.settings import FileContent
 from broker.config.values import ConfigurationError
+from stantools.server_options import ServerOption, ValueType
 from stantools.store.limits import PatternLimits
 
 
-def read(source: str) -> StreamingFile:
-    return read_streaming(parse(source, environ={}))
+def read(source: str) -> FileContent:
+    return read_streaming(parse(source, "F", environ={}))
 
 
 def problem(source: str) -> str:
@@ -30,33 +32,33 @@ VALUES = {
     ValueType.LIST: ('["x", y]', ("x", "y")),
 }
 ENTRIES = [
-    (section.path, name, entry)
+    (section.path, name, setting, option)
     for section in SECTIONS
-    for entry in section.options
-    if entry.kind is not ValueType.MAP
+    for setting, option in section.options
+    if option.value_type is not ValueType.MAP
     and section.path.startswith("streaming")
     and section.path != "streaming.limits.channels"
-    for name in entry.keys
+    for name in option.keys
 ]
 
 
-@pytest.mark.parametrize(("path", "name", "key"), ENTRIES)
-def test_every_key_and_alias(path: str, name: str, key: OptionDeclaration) -> None:
-    written, value = VALUES[key.kind]
-    if key.setting == "store":
-        written, value = "file", "FILE"
+@pytest.mark.parametrize(("path", "name", "setting", "option"), ENTRIES)
+def test_every_key_and_alias(path: str, name: str, setting: str, option: ServerOption) -> None:
+    written, value = VALUES[option.value_type]
+    if setting == "store":
+        written, value = "file", "file"
     source = f"{name.upper()}: {written}"
     for part in reversed(path.split(".")):
         source = f"{part} {{ {source} }}"
     found = read(source).settings
-    assert found[key.setting] == value
-    wrong = "x" if key.kind in (ValueType.INT, ValueType.SIZE) else "5"
-    expected = {ValueType.DURATION: "string", ValueType.SIZE: "int64"}.get(key.kind, key.kind.value)
+    assert found[setting] == value
+    wrong = "x" if option.value_type in (ValueType.INT, ValueType.SIZE) else "5"
+    expected = {ValueType.DURATION: "string", ValueType.SIZE: "int64"}.get(option.value_type, option.value_type.value)
     source = f"{name}: {wrong}"
     for part in reversed(path.split(".")):
         source = f"{part} {{ {source} }}"
     got = "string" if wrong == "x" else "int64"
-    assert problem(source) == f'parameter "{name}" value is expected to be {expected}, got {got}'
+    assert problem(source).partition(": ")[2] == f'parameter "{name}" value is expected to be {expected}, got {got}'
 
 
 def test_without_a_section() -> None:
@@ -74,8 +76,8 @@ def test_limits_of_channels() -> None:
             "s.*"     { mi: "15m", msu: 1, mb: -1, zork: x }
             empty {}
         } } }""")
-    assert found.settings == {"limits.max_msgs": 5}
-    assert found.channels == {
+    assert found.settings["limits.max_msgs"] == 5
+    assert found.settings["limits.channels"] == {
         "audit.>": PatternLimits(max_msgs=0, max_age_ns=0),
         "metrics": PatternLimits(max_bytes=64 << 20, max_inactivity_ns=3_600_000_000_000),
         "s.*": PatternLimits(max_inactivity_ns=900_000_000_000, max_subs=1, max_bytes=-1),
@@ -84,18 +86,22 @@ def test_limits_of_channels() -> None:
 
 
 def test_errors() -> None:
-    assert problem("streaming: foo") == "expected streaming section to be a map/struct, got foo"
-    assert problem("tls: 5") == "expected TLS to be a map/struct, got 5"
-    assert problem("store_limits: x") == "expected store limits to be a map/struct, got x"
-    assert problem("limits { channels: x }") == "expected per channel limits to be a map/struct, got x"
-    assert problem("limits { channels { a: x } }") == "expected channel limits to be a map/struct, got x"
-    assert problem('limits { channels { "foo..bar" {} } }') == 'invalid channel name "foo..bar"'
-    assert problem("store: redis") == "unknown store type: redis"
-    assert problem('hb_interval: "10"') == 'time: missing unit in duration "10"'
-    assert problem('hb_interval: "1d"') == 'time: unknown unit "d" in duration "1d"'
-    assert problem("hb_interval: 10m") == 'parameter "hb_interval" value is expected to be string, got int64'
-    assert problem('cluster { peers: "b,c" }') == 'parameter "peers" value is expected to be slice, got string'
+    assert problem("streaming: foo") == "F:1:0: expected a map, got foo"
+    assert problem("tls: 5") == "F:1:0: expected a map, got 5"
+    assert problem("limits { channels: x }") == "F:1:9: expected a map, got x"
+    assert problem("limits { channels { a: x } }") == "F:1:20: expected a map, got x"
+    assert problem('limits { channels { "foo..bar" {} } }') == 'F:1:21: invalid channel name "foo..bar"'
+    assert problem("store: redis") == "F:1:0: store is one of MEMORY, FILE, SQL, JETSTREAM, not redis"
+    duration = "F:1:0: error parsing hb_interval: time:"
+    assert problem('hb_interval: "10"') == f'{duration} missing unit in duration "10"'
+    assert problem('hb_interval: "1d"') == f'{duration} unknown unit "d" in duration "1d"'
+    assert problem("hb_interval: 10m") == 'F:1:0: parameter "hb_interval" value is expected to be string, got int64'
+    assert problem('cluster { peers: "b,c" }') == 'F:1:10: parameter "peers" value is expected to be slice, got string'
     assert "slice of string" in problem("cluster { peers: [1, 2 ] }")
+    assert problem("store: redis\nid: 5").splitlines() == [
+        "F:1:0: store is one of MEMORY, FILE, SQL, JETSTREAM, not redis",
+        'F:2:1: parameter "id" value is expected to be string, got int64',
+    ]
 
 
 def test_a_cluster_switches_clustering_on() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config.file_reader import read_streaming
 from broker.config.grammar import parse
-from broker.config.reader import read_streaming
 from broker.stores.limits import friendly_bytes, limits_table
 from stantools.errors import UsageError
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
@@ -39,7 +39,7 @@ def test_example_of_the_documentation() -> None:
             } }""",
             environ={},
         )
-    ).channels
+    ).settings["limits.channels"]
     table = limits_table(StoreLimits(20, ChannelLimits(10000, 64 << 20, 24 * HOUR, 5, 0), channels))
     head, _, listed = "\n".join(table).partition("\n--------- List of Channels ---------\n")
     assert (

@@ -168,3 +168,31 @@ def test_a_consumer_that_was_just_made_begins_where_it_was_made_for(
     ]
     assert came == list(range(position + 1, 9))
     world.server.stop()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {
+            "ack_policy": "explicit", "backoff": [SECOND, 2 * SECOND], "max_deliver": 3, "filter_subjects": ["s.a"],
+            "priority_policy": "pinned_client", "priority_groups": ["A"], "priority_timeout": 7 * SECOND,
+            "metadata": {"a": "b"}, "inactive_threshold": 60 * SECOND, "sample_freq": "50%", "max_batch": 4,
+            "max_expires": 5 * SECOND, "max_bytes": 900, "max_waiting": 5, "description": "d", "headers_only": True,
+        },
+        {
+            "deliver_subject": "d", "deliver_group": "g", "flow_control": True, "idle_heartbeat": SECOND,
+            "rate_limit_bps": 9999, "deliver_policy": "by_start_sequence", "opt_start_seq": 2, "filter_subject": "s.b",
+            "pause_until": "2100-01-01T00:00:00Z", "replay_policy": "original", "num_replicas": 1,
+        },
+    ],
+    ids=["pull", "push"],
+)  # fmt: skip
+def test_a_consumer_keeps_its_whole_configuration(tmp_path: Path, config: dict[str, Any]) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"])
+    request = {"stream_name": "S", "config": {"durable_name": "c", **config}}
+    before = world.api("CONSUMER.CREATE.S.c", request)["config"]
+    assert all(before[name] == value for name, value in config.items() if name != "metadata")
+    world.restart()
+    assert world.api("CONSUMER.INFO.S.c")["config"] == before
+    world.server.stop()
