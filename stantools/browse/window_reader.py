@@ -176,8 +176,9 @@ class StretchReader:
         assert stretch.files.index is not None and stretch.index_from is not None
         index = SliceIndex(partial(self._open.read, stretch.files.index), stretch.index_from + stretch.count)
         found = index.rows(stretch.index_from + low, stretch.index_from + high)
-        possible = (found.offset >= stretch.start) & (found.ends <= stretch.end)
-        possible[1:] &= found.offset[1:] >= found.ends[:-1]
+        ends = found.ends
+        possible = (found.offset >= stretch.start) & (ends <= stretch.end)
+        possible[1:] &= found.offset[1:] >= ends[:-1]
         return found if possible.all() else found.part(0, int(np.argmin(possible)))
 
     def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
