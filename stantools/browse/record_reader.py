@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from stantools.browse.record_fields import RecordPart, record_parts
 from stantools.browse.record_map import RecordMap, RecordStretch, SingleRecord
-from stantools.format import gogo, index, kernels
-from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format import gogo, kernels
+from stantools.format.columns import LogColumns, MessageColumns, MessageRecords
 from stantools.format.crc import Crc
-from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.records import INDEX_FIELDS, LOGS, FileKind, FileRecord
 from stantools.inspection.subscribers import fields_json
 from stantools.store.logscan import decode_record
@@ -190,17 +190,19 @@ class RecordReader:
 
     def _index(self, data: bytes, entry: RecordStretch) -> _Decoded:
         count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
-        table = np.frombuffer(data, index.dtype(), count)
 
         def describe(low: int, high: int) -> list[FileRecord]:
             found = []
-            for at, (*values, crc) in zip(offsets[low:high].tolist(), table[low:high].tolist(), strict=True):
+            places = slice(low * INDEX_RECORD_SIZE, min(high, count) * INDEX_RECORD_SIZE)
+            for at, (*values, crc) in zip(
+                offsets[low:high].tolist(), INDEX_RECORD.iter_unpack(data[places]), strict=True
+            ):
                 fields = dict(zip(INDEX_FIELDS, values, strict=True))
                 found.append(FileRecord(at, INDEX_RECORD_SIZE, "index", True, crc, fields=fields))
             return found
 
         offsets = entry.start + INDEX_RECORD_SIZE * np.arange(count, dtype=np.int64)
-        return _Decoded(offsets, table["sequence"], describe)
+        return _Decoded(offsets, MessageRecords.of_index(data).sequence[:count], describe)
 
     def _log(self, data: bytes, entry: RecordStretch) -> _Decoded:
         layout = LOGS[self.kind]

@@ -27,12 +27,11 @@ from stantools.browse.window_reader import BLOCK
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, ScanStop
 from stantools.progress import Progress
-from stantools.store.slice_reader import MessageRecords
 
 #: Bytes that are searched together, unless one record is larger.
 _REGION = 1 << 20
@@ -158,8 +157,7 @@ class Searcher:
         for low, high in _regions(located):
             part = located.part(low, high)
             start = int(part.offset[0])
-            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
-            raw = self._window.reader.read(stretch, start, end - start)
+            raw = self._window.reader.read(stretch, start, part.end - start)
             for position in self._of_region(stretch, raw, part.offset - start, progress):
                 yield low + position
 
@@ -232,8 +230,7 @@ def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
 
 def _regions(located: MessageRecords) -> Iterator[tuple[int, int]]:
     """Iterates over groups of messages that are read together."""
-    ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
-    low = 0
+    ends, low = located.ends, 0
     while low < len(located):
         limit = int(located.offset[low]) + _REGION
         high = max(int(np.searchsorted(ends, limit, side="right")), low + 1)

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, bucket_width
+from stantools.browse.histogram import Counter, Histogram, Samples, bucket_width
 from stantools.errors import StoreUnreadableError
-from stantools.format import index
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
-from stantools.store.indexes import IndexView, index_parts
+from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import BATCH_ROWS, MessageRecords, open_slice, scan_slice
+from stantools.store.slice_reader import BATCH_ROWS, open_slice, scan_slice
 
 #: Bins over the whole time: enough for some steps of zooming in without reading again.
 BINS = 8192
@@ -33,19 +30,6 @@ BINS = 8192
 _MAX_KEPT_ROWS = 500_000
 #: Rows of an index per piece.
 _PIECE = 1 << 16
-
-
-class _TimelineRows(NamedTuple):
-    """Messages without their places."""
-
-    sequence: Sequences
-    timestamp: Times
-    size: Sizes
-
-
-def _copied(rows: MessageRecords | _TimelineRows) -> _TimelineRows:
-    # Copies: mapped memory is released, and sums of strided fields cost more.
-    return _TimelineRows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
 
 
 @dataclass
@@ -67,7 +51,7 @@ class _TimelineRun:
     last_seq: int
     highest: int
     time: int
-    rows: _TimelineRows | None = None
+    rows: MessageRecords | None = None
 
 
 class Timeline:
@@ -188,7 +172,7 @@ class Timeline:
         width = bucket_width(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
-    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_TimelineRun, _TimelineRows]]:
+    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_TimelineRun, MessageRecords]]:
         if files.data is None:
             return
         channel = self._files.raw_name
@@ -200,30 +184,29 @@ class Timeline:
             for part in scan_slice(opened.data, channel, self._crc):
                 if isinstance(part, DamagedRange):
                     continue
-                rows = _TimelineRows(part.sequence, part.timestamp, part.size)
-                piece = self._piece(files, False, int(part.offset[0]), part.end, rows)
+                piece = self._piece(files, False, int(part.offset[0]), part.end, part)
                 if self._kept < _MAX_KEPT_ROWS:
-                    piece.rows = _copied(rows)
+                    piece.rows = part.copied()
                     self._kept += piece.count
-                yield piece, rows
+                yield piece, part
 
-    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_TimelineRun, _TimelineRows]]:
+    def _from_index(self, files: SliceFiles, index: SliceIndex) -> Iterator[tuple[_TimelineRun, MessageRecords]]:
         at = 0
-        for part in index_parts(view):
+        for part in index.parts():
             for low in range(0, len(part), _PIECE):
-                rows = _copied(MessageRecords.of_index(part[low : low + _PIECE]))
-                begin = at + low
-                yield self._piece(files, True, begin, begin + len(rows.sequence), rows), rows
-            at += len(part)
+                # Copies: mapped memory is released, and sums of strided fields cost more.
+                rows = part.part(low, low + _PIECE).copied()
+                yield self._piece(files, True, at, at + len(rows), rows), rows
+                at += len(rows)
 
-    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _TimelineRows) -> _TimelineRun:
+    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: MessageRecords) -> _TimelineRun:
         last = self._pieces[-1] if self._pieces else None
         return _TimelineRun(
             files,
             indexed,
             begin,
             end,
-            len(rows.sequence),
+            len(rows),
             int(rows.timestamp.min()),
             int(rows.timestamp.max()),
             int(rows.sequence.min()),
@@ -232,7 +215,7 @@ class Timeline:
             self._previous_time,
         )
 
-    def _add(self, piece: _TimelineRun, rows: _TimelineRows) -> None:
+    def _add(self, piece: _TimelineRun, rows: MessageRecords) -> None:
         times = rows.timestamp
         self.earliest = min(self.earliest, piece.earliest) if self.count else piece.earliest
         self.latest = max(self.latest, piece.latest) if self.count else piece.latest
@@ -244,7 +227,7 @@ class Timeline:
         self._previous_time = int(times[-1])
         self._pieces.append(piece)
 
-    def _rows(self, piece: _TimelineRun) -> _TimelineRows:
+    def _rows(self, piece: _TimelineRun) -> MessageRecords:
         """Reads a piece again."""
         if piece.rows is not None:
             return piece.rows
@@ -252,8 +235,7 @@ class Timeline:
         assert path is not None
         with mapped(path) as buffer:
             if piece.indexed:
-                there = max(len(buffer) - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
-                return _copied(MessageRecords.of_index(index.view(buffer, there)[piece.begin : piece.end]))
+                return SliceIndex.whole(buffer).rows(piece.begin, piece.end).copied()
             scan = scan_slice(
                 buffer,
                 self._files.raw_name,
@@ -262,24 +244,20 @@ class Timeline:
                 start=piece.begin,
                 until=piece.end,
             )
-            found = MessageRecords.joined(
-                MessageRecords.of_columns(part) for part in scan if not isinstance(part, DamagedRange)
-            )
-            return _TimelineRows(found.sequence, found.timestamp, found.size)
+            return MessageRecords.joined(part for part in scan if not isinstance(part, DamagedRange))
 
-    def _count(self, result: Histogram, piece: _TimelineRun, rows: _TimelineRows) -> None:
-        if not len(rows.sequence):
+    def _count(self, result: Histogram, piece: _TimelineRun, rows: MessageRecords) -> None:
+        if not len(rows):
             return
         self._count_holes(result, piece, rows)
         if self._damaged:
             bad = self._damaged.select(rows.sequence)
             if bad.any():
                 result.add_damaged(rows.timestamp[bad])
-                good = ~bad
-                rows = _TimelineRows(rows.sequence[good], rows.timestamp[good], rows.size[good])
+                rows = rows.pick(~bad)
         result.add(rows.sequence, rows.timestamp, rows.size)
 
-    def _count_holes(self, result: Histogram, piece: _TimelineRun, rows: _TimelineRows) -> None:
+    def _count_holes(self, result: Histogram, piece: _TimelineRun, rows: MessageRecords) -> None:
         """Finds missing sequences: a sequence higher by more than one than all before it follows a hole."""
         sequence = rows.sequence
         highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]

@@ -6,6 +6,7 @@ the data is not read). Any other slice is scanned as by `verify`, or its survey 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,16 +25,15 @@ from stantools.browse.row_model import (
 )
 from stantools.browse.window_reader import StretchReader
 from stantools.errors import StoreUnreadableError
-from stantools.format import index
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, ScanStop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanStop
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
-from stantools.store.indexes import IndexView, index_parts
+from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange, DamageKind
@@ -95,32 +95,27 @@ def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
         return (pending,)
     try:
         with files.index.open("rb", buffering=0) as entries:
-            first = entries.read(FILE_HEADER_SIZE + INDEX_RECORD_SIZE)[FILE_HEADER_SIZE:]
-            entries.seek(FILE_HEADER_SIZE + (count - 1) * INDEX_RECORD_SIZE)
-            last = entries.read(INDEX_RECORD_SIZE)
+            index = SliceIndex(lambda at, size: os.pread(entries.fileno(), size, at), count)
+            low, high = index[0], index[-1]
     except OSError:
         return (pending,)
-    if len(first) + len(last) < 2 * INDEX_RECORD_SIZE:
+    if low.offset != FILE_HEADER_SIZE or not low.offset < high.end <= files.data_size or high.sequence < low.sequence:
         return (pending,)
-    low, high = (np.frombuffer(each, index.dtype())[0] for each in (first, last))
-    start, end = int(low["offset"]), int(high["offset"]) + RECORD_HEADER_SIZE + int(high["size"])
-    if start != FILE_HEADER_SIZE or not start < end <= files.data_size or high["sequence"] < low["sequence"]:
-        return (pending,)
-    return (replace(_indexed(files, count, start, end, low, high, 0, NO_POSITIONS), subject=channel),)
+    return (replace(_indexed(files, count, low, high, 0, NO_POSITIONS), subject=channel),)
 
 
 def _indexed(
-    files: SliceFiles, count: int, start: int, end: int, low: np.void, high: np.void, at: int, breaks: Positions
+    files: SliceFiles, count: int, low: IndexRecord, high: IndexRecord, at: int, breaks: Positions
 ) -> MessageStretch:
     return MessageStretch(
         files,
         b"",
         count,
-        start,
-        end,
-        int(low["sequence"]),
-        int(high["sequence"]),
-        int(high["timestamp"]),
+        low.offset,
+        high.end,
+        low.sequence,
+        high.sequence,
+        high.timestamp,
         index_from=at,
         breaks=breaks,
     )
@@ -227,18 +222,16 @@ class Builder:
         return (*notes, *pieces, *_named(survey, pieces))
 
 
-def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[MessageStretch] | None:
+def _stretches(files: SliceFiles, index: SliceIndex, progress: Progress | None) -> list[MessageStretch] | None:
     """Reads an index; None if it does not name record after record without a hole."""
     stretches: list[MessageStretch] = []
     breaks: list[Positions] = []
-    begin, first, last = 0, view[0].copy(), view[0].copy()
-    expected, at = FILE_HEADER_SIZE, 0
-    for part in index_parts(view):
-        offset, size, sequence = part["offset"], part["size"], part["sequence"]
-        ends = offset + size.astype(np.int64) + RECORD_HEADER_SIZE
-        if int(offset[0]) != expected or not np.array_equal(offset[1:], ends[:-1]):
+    begin, last_sequence, expected, at = 0, index[0].sequence, FILE_HEADER_SIZE, 0
+    for part in index.parts():
+        sequence = part.sequence
+        if int(part.offset[0]) != expected or not part.consecutive:
             return None
-        before = np.concatenate((np.array([last["sequence"]], np.uint64), sequence[:-1]))
+        before = np.concatenate((np.array([last_sequence], np.uint64), sequence[:-1]))
         back = np.flatnonzero(sequence <= before)
         jumps = np.flatnonzero((sequence > before) & (sequence - before != np.uint64(1)))
         cuts = [int(place) for place in back if at + place != 0]
@@ -247,23 +240,18 @@ def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) ->
             mine = jumps[(jumps >= low) & (jumps < cut)] + (at - begin)
             breaks.append(mine.astype(np.int64))
             if cut < len(part):
-                previous = part[cut - 1].copy() if cut else last
-                end = int(offset[cut])
-                stretches.append(_stretch(files, begin, at + cut, first, previous, end, breaks))
-                begin, first, breaks = at + cut, part[cut].copy(), []
-                low = cut
-        last, expected, at = part[-1].copy(), int(ends[-1]), at + len(part)
+                stretches.append(_stretch(files, index, begin, at + cut, breaks))
+                begin, breaks, low = at + cut, [], cut
+        last_sequence, expected, at = int(sequence[-1]), part.end, at + len(part)
         if progress:
-            progress(part.nbytes)
-    stretches.append(_stretch(files, begin, at, first, last, expected, breaks))
+            progress(len(part) * INDEX_RECORD_SIZE)
+    stretches.append(_stretch(files, index, begin, at, breaks))
     return stretches
 
 
-def _stretch(
-    files: SliceFiles, begin: int, stop: int, first: np.void, last: np.void, end: int, breaks: list[Positions]
-) -> MessageStretch:
+def _stretch(files: SliceFiles, index: SliceIndex, begin: int, stop: int, breaks: list[Positions]) -> MessageStretch:
     missing = np.concatenate(breaks) if breaks else NO_POSITIONS
-    return _indexed(files, stop - begin, int(first["offset"]), end, first, last, begin, missing[missing > 0])
+    return _indexed(files, stop - begin, index[begin], index[stop - 1], begin, missing[missing > 0])
 
 
 def _merged(

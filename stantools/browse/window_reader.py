@@ -9,6 +9,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,11 @@ import numpy.typing as npt
 from stantools.browse.protobuf_fields import message_head
 from stantools.browse.row_model import MessageStretch, ProvenMessage, RowNote, RowNoteKind
 from stantools.errors import StoreUnreadableError
-from stantools.format import gogo, index, kernels
-from stantools.format.columns import MessageColumns
+from stantools.format import gogo, kernels
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted, may_be_encrypted
 from stantools.format.layout import (
-    FILE_HEADER_SIZE,
-    INDEX_RECORD_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     Flag,
@@ -31,8 +30,8 @@ from stantools.format.layout import (
 )
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
+from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import open_regular
-from stantools.store.slice_reader import MessageRecords
 
 #: Maximum number of open files.
 _OPEN = 16
@@ -164,17 +163,23 @@ class StretchReader:
 
     def _load(self, stretch: MessageStretch, begin: int) -> MessageRecords:
         if stretch.index_from is not None:
-            assert stretch.files.index is not None
-            count = min(BLOCK, stretch.count - begin)
-            at = FILE_HEADER_SIZE + (stretch.index_from + begin) * INDEX_RECORD_SIZE
-            raw = self._open.read(stretch.files.index, at, count * INDEX_RECORD_SIZE)
-            return _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
+            return self._indexed(stretch, begin, begin + BLOCK)
         place = int(np.searchsorted(stretch.marks, begin))
         following = place + 1
         end = int(stretch.offsets[following]) if following < len(stretch.offsets) else stretch.end
         stop = int(stretch.marks[following]) if following < len(stretch.marks) else stretch.count
         start = int(stretch.offsets[place])
         return self._scan(stretch, start, end, stop - begin)
+
+    def _indexed(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
+        """Locates messages by the index, up to the first impossible place: the index has changed or is wrong."""
+        assert stretch.files.index is not None and stretch.index_from is not None
+        index = SliceIndex(partial(self._open.read, stretch.files.index), stretch.index_from + stretch.count)
+        found = index.rows(stretch.index_from + low, stretch.index_from + high)
+        ends = found.ends
+        possible = (found.offset >= stretch.start) & (ends <= stretch.end)
+        possible[1:] &= found.offset[1:] >= ends[:-1]
+        return found if possible.all() else found.part(0, int(np.argmin(possible)))
 
     def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
         """Locates messages by reading the data."""
@@ -183,7 +188,8 @@ class StretchReader:
         columns = MessageColumns(count)
         rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc.unchecked, stretch.subject, columns)
         part = columns.take(rows)
-        return MessageRecords(part.sequence, part.offset + start, part.timestamp, part.size)
+        part.offset += start
+        return part.copied()
 
     def messages(self, stretch: MessageStretch, located: MessageRecords, *, whole: bool = False) -> list[Row]:
         """Reads messages; each that is not good becomes a note."""
@@ -332,10 +338,7 @@ class StretchReader:
                     return int(stretch.offsets[number])
                 one = self._first(stretch, number)
             else:
-                assert stretch.files.index is not None and stretch.index_from is not None
-                at = FILE_HEADER_SIZE + (stretch.index_from + int(heads[number])) * INDEX_RECORD_SIZE
-                raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
-                one = _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
+                one = self._indexed(stretch, int(heads[number]), int(heads[number]) + 1)
             return int(getattr(one, name)[0]) if len(one) else value + 1
 
         heads = stretch.marks if stretch.index_from is None else np.arange(0, stretch.count, BLOCK)
@@ -358,20 +361,9 @@ class StretchReader:
         start = int(stretch.offsets[number])
         header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)
         if len(header) < RECORD_HEADER_SIZE:
-            return MessageRecords.none()
+            return MessageRecords.joined(())
         end = min(start + RECORD_HEADER_SIZE + int(RECORD_HEADER.unpack(header)[0]), stretch.end)
         return self._scan(stretch, start, end, 1)
-
-
-def _possible(stretch: MessageStretch, records: npt.NDArray[np.void]) -> MessageRecords:
-    """Returns the places in index records, up to the first impossible one: the index has changed or is wrong."""
-    offset = records["offset"]
-    end = offset + records["size"].astype(np.int64) + RECORD_HEADER_SIZE
-    possible = (offset >= stretch.start) & (end <= stretch.end)
-    possible[1:] &= offset[1:] >= end[:-1]
-    if not possible.all():
-        records = records[: int(np.argmin(possible))]
-    return MessageRecords.of_index(records)
 
 
 def _bad(stretch: MessageStretch, found: bytes, stop: ScanStop, offset: int, size: int, sequence: int) -> RowNote:

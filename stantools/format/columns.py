@@ -7,10 +7,12 @@ logs, and small numbers of messages, use plain memory without numpy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from struct import calcsize
 from typing import TYPE_CHECKING, Any, Self
 
-from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.layout import INDEX_DTYPE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.lazy_numpy import np
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ DEFAULT_CAPACITY = 16384
 
 class _ColumnSet:
     __slots__ = ("capacity",)
-    _arrays: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     capacity: int
     offset: Any
@@ -39,30 +41,85 @@ class _ColumnSet:
             raise ValueError(f"{rows} rows of {self.capacity}")
         part = object.__new__(type(self))
         part.capacity = rows
-        for name in self._arrays:
+        for name in self.names:
             setattr(part, name, getattr(self, name)[:rows])
         return part
 
 
-class MessageColumns(_ColumnSet):
-    """Columns of the messages of a slice, one row per record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
+class MessageRecords(_ColumnSet):
+    """Places and timestamps of messages, in the order of a file: columns of the same length."""
 
-    __slots__ = _arrays = (
-        "offset",
-        "size",
-        "sequence",
-        "timestamp",
-        "data_start",
-        "data_size",
-        "reply_start",
-        "reply_size",
-        "flags",
-    )
+    __slots__ = _places = ("offset", "size", "sequence", "timestamp")
+    names: tuple[str, ...] = _places
 
     offset: NDArray[np.int64]  #: where the record's header begins
     size: NDArray[np.uint32]  #: payload size as in the header, without the 8 bytes of the header
     sequence: NDArray[np.uint64]  #: message sequence
     timestamp: NDArray[np.int64]  #: nanoseconds since the epoch
+
+    @staticmethod
+    def of_index(content: memoryview | bytes) -> MessageRecords:
+        """Returns views of index records (msgs.N.idx, filestore.md section 2.3) without the file's header."""
+        table = np.frombuffer(content, _index_dtype(), len(content) // INDEX_RECORD_SIZE)
+        return MessageRecords._of(table["offset"], table["size"], table["sequence"], table["timestamp"])
+
+    @staticmethod
+    def joined(parts: Iterable[MessageRecords]) -> MessageRecords:
+        """Copies places and timestamps; each part is used before the next one is requested."""
+        copies = [part.copied() for part in parts]
+        if len(copies) == 1:
+            return copies[0]
+        if not copies:
+            return MessageRecords.of_index(b"")
+        return MessageRecords._of(*map(np.concatenate, zip(*map(MessageRecords._columns, copies), strict=True)))
+
+    @staticmethod
+    def _of(
+        offset: NDArray[np.int64], size: NDArray[np.uint32], sequence: NDArray[np.uint64], timestamp: NDArray[np.int64]
+    ) -> MessageRecords:
+        records = object.__new__(MessageRecords)
+        records.capacity = len(offset)
+        records.offset, records.size, records.sequence, records.timestamp = offset, size, sequence, timestamp
+        return records
+
+    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.int64]]:
+        return self.offset, self.size, self.sequence, self.timestamp
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each record ends."""
+        return self.offset + self.size + np.int64(RECORD_HEADER_SIZE)
+
+    @property
+    def consecutive(self) -> bool:
+        """Every record begins where the one before it ends."""
+        return bool((self.offset[1:] == self.ends[:-1]).all())
+
+    def copied(self) -> MessageRecords:
+        """Returns contiguous copies of places and timestamps."""
+        return MessageRecords._of(self.offset.copy(), self.size.copy(), self.sequence.copy(), self.timestamp.copy())
+
+    def pick(self, rows: NDArray[Any]) -> Self:
+        part = object.__new__(type(self))
+        for name in self.names:
+            setattr(part, name, getattr(self, name)[rows])
+        part.capacity = len(part.offset)
+        return part
+
+    def part(self, low: int, high: int) -> Self:
+        """Returns the rows from `low` to `high`, the latter excluded, as views."""
+        return self.pick(slice(low, high))  # type: ignore[arg-type]
+
+
+class MessageColumns(MessageRecords):
+    """Columns of the messages of a slice, one row per record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
+
+    __slots__ = _content = ("data_start", "data_size", "reply_start", "reply_size", "flags")
+    names = (*MessageRecords._places, *_content)
+
     data_start: NDArray[np.int64]  #: where the message's data begins; 0 when it has none
     data_size: NDArray[np.uint32]  #: size of the message's data in bytes
     reply_start: NDArray[np.int64]  #: where the reply subject begins; 0 when there is none
@@ -81,15 +138,7 @@ class MessageColumns(_ColumnSet):
         self.reply_size = np.zeros(capacity, np.uint32)
         self.flags = np.zeros(capacity, np.uint8)
 
-    def pick(self, rows: NDArray[Any]) -> MessageColumns:
-        part = object.__new__(MessageColumns)
-        for name in self._arrays:
-            setattr(part, name, getattr(self, name)[rows])
-        part.capacity = len(part.offset)
-        return part
-
     def part(self, low: int, high: int) -> MessageColumns:
-        """Returns the rows from `low` to `high`, the latter excluded, as views."""
         part = object.__new__(MessageColumns)
         part.capacity = high - low
         # Written out: merging channels calls this for every few messages.
@@ -108,7 +157,7 @@ class MessageColumns(_ColumnSet):
 class FewMessages(_ColumnSet):
     """A few messages, with the columns of `MessageColumns` as memory views."""
 
-    __slots__ = _arrays = MessageColumns.__slots__
+    __slots__ = names = MessageColumns.names
 
     offset: memoryview
     size: memoryview
@@ -122,14 +171,14 @@ class FewMessages(_ColumnSet):
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        for name, code in zip(self._arrays, "qIQqqIqIB", strict=True):
+        for name, code in zip(self.names, "qIQqqIqIB", strict=True):
             setattr(self, name, _zeros(code, capacity))
 
 
 class LogColumns(_ColumnSet):
     """Columns of the typed records of a log, one row per record (filestore.md section 2.2)."""
 
-    __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
+    __slots__ = names = ("offset", "size", "type", "id", "seq")
 
     offset: memoryview  #: where the record's header begins, i64
     size: memoryview  #: payload size in bytes, u32
@@ -144,6 +193,11 @@ class LogColumns(_ColumnSet):
         self.type = _zeros("B", capacity)
         self.id = _zeros("Q", capacity)
         self.seq = _zeros("Q", capacity)
+
+
+@cache
+def _index_dtype() -> np.dtype[Any]:
+    return np.dtype(INDEX_DTYPE)
 
 
 def _zeros(code: str, rows: int) -> memoryview:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanStop
 from stantools.lazy_numpy import np
-from stantools.store.indexes import INDEX_ROWS, IndexOrder
+from stantools.store.indexes import INDEX_ROWS, IndexOrder, SliceIndex
 from stantools.store.mapping import Buffer, MappedWindow
 from stantools.store.ranges import Ranges
 
@@ -87,16 +87,16 @@ class IndexReport:
 class IndexCheck:
     """Compares batches of good data records with the index records, and fills in `report`.
 
-    `entries` is the mapped index file of `records`; its pages are released after the comparison.
+    `entries` is the mapped index file of `index`; its pages are released after the comparison.
     """
 
-    def __init__(self, report: IndexReport, records: npt.NDArray[np.void], entries: Buffer) -> None:
-        self.records = records
+    def __init__(self, report: IndexReport, index: SliceIndex, entries: Buffer) -> None:
+        self.index = index
         self._report = report
         self._entries = entries
         self._window = MappedWindow(entries)
         self._next = 0
-        self._order = IndexOrder(records)
+        self._order = IndexOrder(index)
         self._matched_rows: npt.NDArray[np.bool_] | None = None
         self._orphans: list[Ranges] = []
         # Numbers of the index records that agree with their message, in the order of the messages.
@@ -114,16 +114,16 @@ class IndexCheck:
         rows = len(columns.offset)
         end = self._next + rows
         self._window.reach(FILE_HEADER_SIZE + self._next * INDEX_RECORD_SIZE)
-        if end <= len(self.records):
-            window = self.records[self._next : end]
-            if all(np.array_equal(window[name], getattr(columns, name)) for name in _FIELDS):
+        if end <= len(self.index):
+            window = self.index.rows(self._next, end)
+            if all(np.array_equal(getattr(window, name), getattr(columns, name)) for name in _FIELDS):
                 self.agrees(rows)
                 return
         self._compare(columns)
 
     def _compare(self, columns: MessageColumns) -> None:
         if self._matched_rows is None:
-            self._matched_rows = np.zeros(len(self.records), dtype=bool)
+            self._matched_rows = np.zeros(len(self.index), dtype=bool)
             # Up to here every batch agreed, so the records before are all seen.
             self._matched_rows[: self._next] = True
         seen = self._matched_rows
@@ -139,8 +139,9 @@ class IndexCheck:
         positions = matched[rows]
         seen[positions] = True
         differs = np.zeros(len(rows), dtype=bool)
+        named = self.index.rows()
         for name in _FIELDS:
-            differs |= self.records[name][positions] != getattr(columns, name)[rows]
+            differs |= getattr(named, name)[positions] != getattr(columns, name)[rows]
         self._report.mismatch_count += int(differs.sum())
         for row, position in zip(rows[differs].tolist(), positions[differs].tolist(), strict=True):
             if len(self._report.mismatches) >= _MAX_MISMATCHES:
@@ -158,25 +159,25 @@ class IndexCheck:
             return
         positions = np.concatenate([np.asarray(part, np.int64) for part in self._matched])
         displaced = np.sort(positions[positions != np.sort(positions)])
-        self._report.displaced = Ranges.from_sequences(self.records["sequence"][displaced])
+        self._report.displaced = Ranges.from_sequences(self.index.rows().sequence[displaced])
         self._report.displaced_count = len(displaced)
         self._report.first_displaced = int(displaced[0])
 
     def _mismatch(self, columns: MessageColumns, row: int, position: int) -> IndexMismatch:
-        record = self.records[position]
-        names = tuple(name for name in _FIELDS if record[name] != getattr(columns, name)[row])
+        record = self.index[position]
+        names = tuple(name for name in _FIELDS if getattr(record, name) != getattr(columns, name)[row])
         return IndexMismatch(
             position,
             names,
-            tuple(int(record[name]) for name in names),
+            tuple(getattr(record, name) for name in names),
             tuple(int(getattr(columns, name)[row]) for name in names),
         )
 
     def finish(self) -> IndexReport:
         """Returns the report, including the index records without a data record."""
         report, dangling, window = self._report, [], MappedWindow(self._entries)
-        for first in range(self._next if self._matched_rows is None else 0, len(self.records), INDEX_ROWS):
-            part = self.records["sequence"][first : first + INDEX_ROWS]
+        for first in range(self._next if self._matched_rows is None else 0, len(self.index), INDEX_ROWS):
+            part = self.index.rows(first, first + INDEX_ROWS).sequence
             left = (
                 np.arange(len(part))
                 if self._matched_rows is None

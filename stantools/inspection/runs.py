@@ -18,8 +18,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
@@ -27,7 +29,7 @@ from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
 from stantools.format.proto import store_pb2 as pb
 from stantools.lazy_numpy import np
 from stantools.store.directory import SliceFiles
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import WINDOW, Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
 from stantools.store.slice_reader import among, scan_slice
@@ -320,14 +322,14 @@ def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, 
 
 
 def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
-    for data, batch in _read_again(run, sequences, crc):
+    for data, batch in read_run(run, sequences, crc.unchecked):
         for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
             yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
 def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.void]:
     parts: list[NDArray[np.void]] = []
-    for data, batch in _read_again(run, sequences, crc):
+    for data, batch in read_run(run, sequences, crc.unchecked):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
         part["sequence"] = batch.sequence
         part["timestamp"] = batch.timestamp
@@ -338,14 +340,41 @@ def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.voi
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
 
 
-def _read_again(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
-    """Yields some records of a run again with their buffer, up to the first that has changed."""
-    assert run.slice.data is not None
-    with mapped(run.slice.data) as data:
-        for batch in scan_slice(data[: run.end], run.subject, crc.unchecked, start=run.place(sequences.first)):
+def read_run(
+    run: RecordRun, wanted: Ranges, crc: Crc, *, columns: MessageColumns | None = None, max_bytes: int = WINDOW
+) -> Iterator[tuple[Buffer, MessageColumns]]:
+    """Reads messages of a run again, with the buffer that they point into; each batch is valid until the next.
+
+    `wanted` are sequences of the run, `max_bytes` bounds a batch. Raises StoreUnreadableError if the file has changed
+    since it was scanned.
+    """
+    path, count, found, last = run.slice.data, wanted.count(), 0, 0
+    assert path is not None
+    whole = count == run.count
+    start = run.start if whole else run.place(wanted.first)
+    with mapped(path, sequential=True) as data:
+        if len(data) < run.end:
+            raise _changed(path, len(data))
+        for batch in scan_slice(data[: run.end], run.subject, crc, columns=columns, start=start, max_bytes=max_bytes):
             if isinstance(batch, DamagedRange):
-                return
-            if (chosen := among(batch, sequences)).capacity:
-                yield data, chosen
-            if int(batch.sequence[-1]) >= sequences.last:
-                return
+                raise _changed(path, batch.offset)
+            sequence = batch.sequence
+            rises = int(sequence[0]) > last and not bool((sequence[1:] <= sequence[:-1]).any())
+            if not rises or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
+                raise _changed(path, int(batch.offset[0]))
+            last = int(sequence[-1])
+            part = batch if whole else among(batch, wanted)
+            if part.capacity:
+                found += part.capacity
+                yield data, part
+            if last >= wanted.last:
+                break
+        if found != count or (whole and last != wanted.last):
+            raise _changed(path, run.end)
+
+
+def _changed(path: Path, offset: int) -> StoreUnreadableError:
+    return StoreUnreadableError(
+        f"{path}: changed since it was scanned, at or before offset {offset}",
+        "make sure that no server uses the store and that its disk is sound, and run again",
+    )

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from stantools.errors import StoreUnreadableError
+from stantools.format.columns import MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.lazy_numpy import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
+from stantools.store.indexes import SliceIndex
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
 from stantools.store.slice_reader import (
     SAMPLES,
-    MessageRecords,
-    TrustedIndex,
+    OpenSlice,
     index_ends,
     open_slice,
     samples_look_encrypted,
@@ -186,17 +187,15 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
         with open_slice(files, channel, crc) as opened:
-            if opened.trusted is not None:
-                return _from_index(files, opened.data, opened.trusted, opened.problem, channel, crc)
+            if opened.index is not None:
+                return _from_index(files, opened, opened.index, channel, crc)
             problem = opened.header_error or opened.problem
             return _from_scan(files, opened.data, channel, crc, problem)
     except StoreUnreadableError as error:
         return SliceSummary(files, problems=(error.message,))
 
 
-def _from_index(
-    files: SliceFiles, data: Buffer, index: TrustedIndex, problem: str, channel: bytes, crc: Crc
-) -> SliceSummary:
+def _from_index(files: SliceFiles, opened: OpenSlice, index: SliceIndex, channel: bytes, crc: Crc) -> SliceSummary:
     first, last, count = index[0], index[-1], len(index)
     # Encryption may have been turned on or off in between.
     half = SAMPLES // 2
@@ -204,14 +203,14 @@ def _from_index(
     return SliceSummary(
         files,
         count,
-        index.sizes + MESSAGE_OVERHEAD * count,
+        opened.sizes + MESSAGE_OVERHEAD * count,
         first.sequence,
         last.sequence,
         first.timestamp,
         last.timestamp,
         SummarySource.INDEX,
-        (problem,) if problem else (),
-        samples_look_encrypted(data, (index[row].offset for row in sampled), channel, crc),
+        (opened.problem,) if opened.problem else (),
+        samples_look_encrypted(opened.data, (index[row].offset for row in sampled), channel, crc),
     )
 
 

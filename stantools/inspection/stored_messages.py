@@ -26,7 +26,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
-from stantools.store.indexes import IndexView
+from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Bounds
 from stantools.store.resync import DamagedRange
@@ -144,20 +144,20 @@ class MessageReader:
             yield ReadProblem(files.name, None, None, None, error.message)
 
     def _indexed(
-        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, limit: int | None
+        self, files: SliceFiles, data: Buffer, index: SliceIndex, selection: Selection, limit: int | None
     ) -> Iterator[StoredMessage | ReadProblem]:
         """Iterates over messages by their index records, as long as these are right, then by a scan."""
-        rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
+        named = index.rows()
+        rows = np.flatnonzero(chosen(named.sequence, named.timestamp, selection))
         if limit is not None and selection.pattern is None:
             rows = rows[-limit:]
         given = -1
         for begin in range(0, len(rows), _BATCH):
-            part = view[rows[begin : begin + _BATCH]]
-            offsets = np.ascontiguousarray(part["offset"])
-            kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, self._columns, self._stops)
+            part = named.pick(rows[begin : begin + _BATCH])
+            kernels.read_messages_at(data, len(data), part.offset, self._crc, self._channel, self._columns, self._stops)
             columns = self._columns.take(len(part))
             good = self._stops[: len(part)] == ScanStop.END
-            good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
+            good &= (columns.sequence == part.sequence) & (columns.size == part.size)
             wrong = np.flatnonzero(~good)
             right = columns.take(int(wrong[0]) if len(wrong) else len(part))
             yield from self._decode(files, data, right, selection)
@@ -166,10 +166,9 @@ class MessageReader:
                 # The index is wrong from here on: scan the data, and repeat nothing.
                 yield from self._scan(files, data, selection, given=given)
                 return
-        last = view[-1]
-        end = int(last["offset"]) + RECORD_HEADER_SIZE + int(last["size"])
-        if end < len(data) and (selection.last is None or selection.last > int(last["sequence"])):
-            yield from self._scan(files, data, selection, start=end, unindexed=True, before=int(last["sequence"]))
+        last = index[-1]
+        if last.end < len(data) and (selection.last is None or selection.last > last.sequence):
+            yield from self._scan(files, data, selection, start=last.end, unindexed=True, before=last.sequence)
 
     def _scan(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import envelope, index, kernels
+from stantools.format import envelope, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, ScanStop
@@ -21,7 +21,7 @@ from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
-from stantools.store.indexes import scan_index
+from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.mapping import WINDOW, Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
@@ -232,7 +232,7 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
         report.count, report.stop, *_ = scan_index(entries, crc)
-    return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
+    return IndexCheck(report, SliceIndex(entries, report.count), entries) if report.count else None
 
 
 def _survey_data(
@@ -291,10 +291,10 @@ def _scan(
     crc: Crc,
     progress: Progress | None,
 ) -> None:
-    records = check.records if check else None
+    index = check.index if check else None
     pending: list[DamagedRange] = []
     before, done = builder.last, start
-    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start):
+    for event in scan_slice(data, channel, crc, index=index, columns=_columns(), start=start):
         if isinstance(event, DamagedRange):
             builder.close()
             pending.append(event)

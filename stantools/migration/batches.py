@@ -13,22 +13,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from stantools.errors import StoreUnreadableError
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
 from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.runs import read_run
 from stantools.recovery.salvage.model import RecordCopy, Rewrite, Step
-from stantools.store.mapping import WINDOW, Buffer, mapped
+from stantools.store.mapping import WINDOW, Buffer
 from stantools.store.ranges import Ranges
-from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import among, scan_slice
 from stantools.streamfiles.batch import MessageBatch, texts
 from stantools.streamfiles.headers import safe_value
 
@@ -73,7 +70,11 @@ class StepReader:
         if not wanted:
             return
         if isinstance(step, RecordCopy):
-            yield from self._copied(step, wanted)
+            rows = min(step.run.count, self._batch_rows)
+            if self._columns.capacity < rows:
+                self._columns = MessageColumns(rows)
+            for batch in read_run(step.run, wanted, self._crc, columns=self._columns, max_bytes=self._batch_bytes):
+                yield self._batch(*batch)
         else:
             yield from self._rewritten(step, wanted)
 
@@ -89,44 +90,8 @@ class StepReader:
         if gathered:
             yield self._batch(*rewritten(gathered))
 
-    def _copied(self, step: RecordCopy, wanted: Ranges) -> Iterator[MessageBatch]:
-        run, count, found = step.run, wanted.count(), 0
-        path, whole = step.path, count == run.count
-        if self._columns.capacity < min(run.count, self._batch_rows):
-            self._columns = MessageColumns(min(run.count, self._batch_rows))
-        with mapped(path, sequential=True) as data:
-            if len(data) < run.end:
-                raise _changed(path, len(data))
-            start, last = run.start if whole else run.place(wanted.first), 0
-            records = data[: run.end]
-            for batch in scan_slice(
-                records, run.subject, self._crc, columns=self._columns, start=start, max_bytes=self._batch_bytes
-            ):
-                if isinstance(batch, DamagedRange):
-                    raise _changed(path, batch.offset)
-                sequence = batch.sequence
-                rises = int(sequence[0]) > last and not bool((sequence[1:] <= sequence[:-1]).any())
-                if not rises or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
-                    raise _changed(path, int(batch.offset[0]))
-                last = int(sequence[-1])
-                part = batch if whole else among(batch, wanted)
-                if part.capacity:
-                    found += part.capacity
-                    yield self._batch(data, part)
-                if last >= wanted.last:
-                    break
-            if found != count or (whole and last != wanted.last):
-                raise _changed(path, run.end)
-
     def _batch(self, buffer: Buffer, columns: MessageColumns) -> MessageBatch:
         return MessageBatch(self._channel, self._subject, buffer, columns, columns.sequence)
-
-
-def _changed(path: Path, offset: int) -> StoreUnreadableError:
-    return StoreUnreadableError(
-        f"{path}: changed since it was scanned, at or before offset {offset}",
-        "make sure that no server uses the store and that its disk is sound, and run again",
-    )
 
 
 def rewritten(messages: Sequence[pb.MsgProto]) -> tuple[Buffer, MessageColumns]:

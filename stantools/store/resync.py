@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING
 from stantools.format import fieldscan, gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.index import view
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, ScanStop
 from stantools.format.proto import store_pb2 as pb
 from stantools.lazy_numpy import np
-from stantools.store.indexes import IndexOrder
+from stantools.store.indexes import IndexOrder, SliceIndex
 from stantools.store.mapping import WINDOW, Buffer, MappedWindow, data_from, find_in_data
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 #: maximum number of records considered as the end of one damaged record
 _CANDIDATES = 32
@@ -91,15 +90,15 @@ class DamagedRange:
 class Resync:
     """Finds the next good record after damage in one slice, from its data and its index.
 
-    `index` holds the good records of the index file (`format.index.view`), if there is one.
+    `index` holds the good records of the index file, if there is one.
     """
 
-    def __init__(self, buffer: Buffer, channel: bytes, crc: Crc, index: npt.NDArray[np.void] | None = None) -> None:
+    def __init__(self, buffer: Buffer, channel: bytes, crc: Crc, index: SliceIndex | None = None) -> None:
         self._buffer = buffer
         self._limit = len(buffer)
         self._channel = channel
         self._crc = crc.checking
-        self._index = IndexOrder(view(b"", 0) if index is None else index)
+        self._index = IndexOrder(SliceIndex(memoryview(b""), 0) if index is None else index)
         self._allowance = _ALLOWANCE * len(buffer)
         self._row_columns = MessageColumns(1)
         self._batch_columns = MessageColumns(256)
@@ -288,15 +287,15 @@ class Resync:
 
     def _entry(self, offset: int) -> int | None:
         at = self._index.place(offset)
-        return at if at < len(self._index) and self._index.offset(at) == offset else None
+        return at if at < len(self._index) and self._index[at].offset == offset else None
 
     def _next_indexed(self, at: int) -> int:
         """Returns the first offset after `at` that the index names and at which a good record lies; -1 if none."""
         first = self._index.place(at + 1)
         for entry in range(first, min(first + _INDEX_CANDIDATES, len(self._index))):
-            offset = self._index.offset(entry)
-            if offset < self._limit and self._read(offset) == self._index.sequence(entry):
-                return offset
+            named = self._index[entry]
+            if named.offset < self._limit and self._read(named.offset) == named.sequence:
+                return named.offset
         return -1
 
     def _is_next_entry(self, at: int, following: int) -> bool:
@@ -305,8 +304,8 @@ class Resync:
         return (
             entry is not None
             and entry + 1 < len(self._index)
-            and self._index.offset(entry + 1) == following
-            and at + RECORD_HEADER_SIZE + self._index.size(entry) == following
+            and self._index[entry + 1].offset == following
+            and at + RECORD_HEADER_SIZE + self._index[entry].size == following
         )
 
     def _proven(self, at: int, fields: list[tuple[int, int]], stored: int) -> Repair | None:
@@ -374,7 +373,7 @@ class Resync:
         self, at: int, end: int, kind: DamageKind, stop: ScanStop, stored: int = 0, computed: int = 0
     ) -> DamagedRange:
         entry = self._entry(at)
-        sequence = self._index.sequence(entry) if entry is not None else self._guess_sequence(at)
+        sequence = self._index[entry].sequence if entry is not None else self._guess_sequence(at)
         return DamagedRange(at, end - at, kind, stop, sequence, stored, computed)
 
     def _repaired(

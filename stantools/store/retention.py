@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stantools.format import index
+from stantools.format.columns import MessageRecords
 from stantools.format.layout import MESSAGE_OVERHEAD
+from stantools.store.indexes import SliceIndex
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import mapped
 from stantools.store.slicestate import SliceState
@@ -31,8 +32,7 @@ class _IndexRows:
     first: int  #: row of the first record
     #: cumulative bytes of the messages up to each row, in the server's accounting
     costs: NDArray[np.int64]
-    timestamps: NDArray[np.int64]
-    sequences: NDArray[np.uint64]
+    records: MessageRecords
 
 
 class Retention:
@@ -128,7 +128,7 @@ class Retention:
         rows = self._load()
         at = self._row - rows.first
         spent = int(rows.costs[at - 1]) if at else 0
-        gone = limits.removes(count, size, rows.costs[at:], rows.timestamps[at:], now_ns, spent)
+        gone = limits.removes(count, size, rows.costs[at:], rows.records.timestamp[at:], now_ns, spent)
         return (gone, int(rows.costs[at + gone - 1]) - spent) if gone else (0, 0)
 
     def _load(self) -> _IndexRows:
@@ -138,12 +138,10 @@ class Retention:
             if oldest is self._writer.current:
                 self._writer.flush(sync=False)
             with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
-                found = index.view(buffer, oldest.count)[self._row : self._row + _ROWS]
-                costs = np.cumsum(found["size"].astype(np.int64) + MESSAGE_OVERHEAD)
-                rows = _IndexRows(
-                    oldest.number, self._row, costs, found["timestamp"].copy(), found["sequence"].copy()
-                )  # fmt: skip
-            self._rows = rows
+                index = SliceIndex(buffer, oldest.count)
+                records = index.rows(self._row, self._row + _ROWS).copied()
+            costs = np.cumsum(records.size.astype(np.int64) + MESSAGE_OVERHEAD)
+            self._rows = rows = _IndexRows(oldest.number, self._row, costs, records)
         return rows
 
     def _drop_files(self) -> None:
@@ -165,4 +163,4 @@ class Retention:
         else:
             rows = self._load()
             at = self._row - rows.first
-            self.first_sequence, self.first_timestamp = int(rows.sequences[at]), int(rows.timestamps[at])
+            self.first_sequence, self.first_timestamp = int(rows.records.sequence[at]), int(rows.records.timestamp[at])

@@ -21,8 +21,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import index as index_file
-from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
@@ -33,10 +31,10 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     ScanStop,
 )
-from stantools.store.indexes import IndexRecord
+from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import mapped, open_regular
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import message_at, scan_slice
 
 _ROWS = 4096
 #: last index records that are tried to find one that fits the data; earlier ones are older still
@@ -182,17 +180,15 @@ class WatchedSlice:
         """
         if self._index_path is not None and self.indexed() is not None:
             with mapped(Path(self._index_path)) as buffer:
-                count = (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-                view = index_file.view(buffer, count)
-                first = int(np.searchsorted(view["offset"], start))
-                stop = count
+                index = SliceIndex.whole(buffer)
+                first, stop = index.first("offset", start), len(index)
                 if max_bytes is not None:
-                    stop = int(np.searchsorted(view["offset"], start + max_bytes)) - 1
+                    stop = index.first("offset", start + max_bytes) - 1
                 if max_rows is not None:
                     stop = min(stop, first + max_rows)
-                stop = min(max(stop, first + 1), count)
-                if first < count and int(view["offset"][first]) == start:
-                    entry = IndexRecord(*view[stop - 1].item())
+                stop = min(max(stop, first + 1), len(index))
+                if first < len(index) and index[first].offset == start:
+                    entry = index[stop - 1]
                     if start < entry.end <= end and (found := self._confirm(entry)) is not None:
                         return found, stop - first
         mark = self._good_run(start, max_bytes, max_rows, end)
@@ -266,7 +262,7 @@ class WatchedSlice:
         if len(content) < INDEX_RECORD_SIZE:
             return None
         entry = IndexRecord(*INDEX_RECORD.unpack(content))
-        return entry if self._crc(content[:-4]) == entry.crc and any(entry[:-1]) else None
+        return entry if entry.proven(self._crc) and any(entry[:-1]) else None
 
     def _confirm(self, entry: IndexRecord) -> SlicePosition | None:
         """Returns the end of the message that the index names, if the data file has it there."""
@@ -284,11 +280,10 @@ class WatchedSlice:
         with mapped(Path(self._path)) as data:
             if end > len(data):
                 return None
-            columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-            offsets = np.array([entry.offset], np.int64)
-            kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, columns, stops)
-            right = stops[0] == ScanStop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
-            return _mark(columns, 0) if right else None
+            found = message_at(data, entry.offset, self._channel, self._crc)
+            if found is None or (found.sequence[0], found.size[0]) != (entry.sequence, entry.size):
+                return None
+            return SlicePosition(end, entry.sequence, int(found.timestamp[0]), entry.size)
 
     def _good_run(
         self, start: int, max_bytes: int | None, max_rows: int | None, limit: int | None = None
@@ -311,7 +306,7 @@ class WatchedSlice:
                         break
                     continue
                 rows = part.capacity if max_rows is None else min(part.capacity, max_rows - self._rows)
-                ends = part.offset[:rows] + part.size[:rows] + np.int64(RECORD_HEADER_SIZE)
+                ends = part.ends[:rows]
                 if max_bytes is not None:
                     rows = int(np.searchsorted(ends, start + max_bytes, "right"))
                     if not self._rows:

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import index as index_format
 from stantools.format import kernels
-from stantools.format.columns import FewMessages, MessageColumns
+from stantools.format.columns import FewMessages, MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.encryption import may_be_encrypted
 from stantools.format.envelope import check_file_version
@@ -29,13 +28,13 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanSto
 from stantools.lazy_numpy import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import IndexRecord, IndexView, index_parts, scan_index
+from stantools.store.indexes import IndexRecord, SliceIndex, scan_index
 from stantools.store.mapping import WINDOW, Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange, Resync
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 #: rows of one batch: its columns stay in the processor's cache
 BATCH_ROWS = 16384
@@ -50,7 +49,7 @@ def scan_slice(
     channel: bytes,
     crc: Crc,
     *,
-    index: npt.NDArray[np.void] | Callable[[], npt.NDArray[np.void] | None] | None = None,
+    index: SliceIndex | Callable[[], SliceIndex | None] | None = None,
     columns: MessageColumns | None = None,
     start: int = FILE_HEADER_SIZE,
     until: int | None = None,
@@ -64,7 +63,7 @@ def scan_slice(
     `max_bytes` bounds the bytes of a batch, except for a single larger message; the target is half of it, because
     long messages may follow short ones.
     """
-    columns = columns or MessageColumns(BATCH_ROWS)
+    columns = MessageColumns(BATCH_ROWS) if columns is None else columns
     limit = len(buffer)
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
@@ -103,53 +102,6 @@ def among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
     return part if chosen.all() else part.pick(chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRecords:
-    """Places and timestamps of messages, in the order of the file: columns of the same length."""
-
-    sequence: npt.NDArray[np.uint64]
-    offset: npt.NDArray[np.int64]  #: offsets of their records
-    timestamp: npt.NDArray[np.int64]  #: nanoseconds since 1970
-    size: npt.NDArray[np.uint32]  #: payload sizes in bytes
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    @classmethod
-    def of_columns(cls, columns: MessageColumns) -> MessageRecords:
-        return cls(columns.sequence, columns.offset, columns.timestamp, columns.size)
-
-    @classmethod
-    def of_index(cls, records: IndexView) -> MessageRecords:
-        return cls(records["sequence"], records["offset"], records["timestamp"], records["size"])
-
-    @classmethod
-    def joined(cls, parts: Iterable[MessageRecords]) -> MessageRecords:
-        copies = [
-            cls(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy()) for rows in parts
-        ]
-        if len(copies) == 1:
-            return copies[0]
-        if not copies:
-            return cls.none()
-        return cls(
-            np.concatenate([part.sequence for part in copies]),
-            np.concatenate([part.offset for part in copies]),
-            np.concatenate([part.timestamp for part in copies]),
-            np.concatenate([part.size for part in copies]),
-        )
-
-    @classmethod
-    def none(cls) -> MessageRecords:
-        return cls(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
-
-    def part(self, low: int, high: int) -> MessageRecords:
-        """Returns views of the messages from `low` to `high`, the latter excluded."""
-        return MessageRecords(
-            self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high]
-        )
-
-
 def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[MessageRecords]:
     """Iterates over the messages of a slice, by its index if that can be trusted, else by its data.
 
@@ -159,44 +111,23 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[MessageR
         return
     with open_slice(files, channel, crc) as opened:
         if opened.index is not None:
-            yield from (MessageRecords.of_index(part) for part in index_parts(opened.index))
+            yield from opened.index.parts()
         elif not opened.header_error:
             for part in scan_slice(opened.data, channel, crc):
                 if not isinstance(part, DamagedRange):
-                    yield MessageRecords.of_columns(part)
-
-
-@dataclass(frozen=True, slots=True)
-class TrustedIndex:
-    """The records of a mapped, trusted index, at least one."""
-
-    buffer: Buffer
-    count: int  #: number of records
-    sizes: int  #: total payload size of the messages
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, row: int) -> IndexRecord:
-        return IndexRecord.at(self.buffer, row if row >= 0 else row + self.count)
-
-    def view(self) -> IndexView:
-        return index_format.view(self.buffer, self.count)
+                    yield part
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSlice:
     data: Buffer
-    trusted: TrustedIndex | None = None  #: its index, if it can be trusted
+    index: SliceIndex | None = None  #: its mapped index with at least one record, if it can be trusted
     #: Problem of the index; "" if none. A trusted index may have one as well: the server does not see bytes beyond its
     #: end.
     problem: str = ""
+    sizes: int = 0  #: total payload size of the messages of a trusted index
     #: problem of the data file's version; "" if none. With one, the index is not read.
     header_error: str = ""
-
-    @property
-    def index(self) -> IndexView | None:
-        return self.trusted.view() if self.trusted else None
 
 
 @contextmanager
@@ -212,34 +143,19 @@ def open_slice(files: SliceFiles, channel: bytes, crc: Crc, *, by_index: bool = 
         elif not by_index:
             yield OpenSlice(data)
         else:
-            with trusted_index(files, data, channel, crc) as (trusted, problem):
-                yield OpenSlice(data, trusted, problem)
+            with ExitStack() as stack:
+                yield open_index(files, data, channel, crc, stack)
 
 
-@contextmanager
-def trusted_index(
-    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc
-) -> Iterator[tuple[TrustedIndex | None, str]]:
-    """Opens a slice's index and checks whether it can be trusted.
-
-    Yields its records, or None if it cannot be trusted; and its problem, "" if none. Records with a problem mean
-    that the server trusts them as well, and does not see the bytes beyond.
-    """
+def open_index(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, stack: ExitStack) -> OpenSlice:
     if files.index is None:
-        yield None, "" if len(data) == FILE_HEADER_SIZE else "the index is missing"
-        return
-    with ExitStack() as stack:
-        try:
-            buffer = stack.enter_context(mapped(files.index))
-        except StoreUnreadableError as error:
-            yield None, error.message
-            return
-        yield _check_index(buffer, data, channel, crc)
-
-
-def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tuple[TrustedIndex | None, str]:
+        return OpenSlice(data, problem="" if len(data) == FILE_HEADER_SIZE else "the index is missing")
+    try:
+        buffer = stack.enter_context(mapped(files.index))
+    except StoreUnreadableError as error:
+        return OpenSlice(data, problem=error.message)
     if text := check_file_version(buffer):
-        return None, f"the index: {text}"
+        return OpenSlice(data, problem=f"the index: {text}")
     count, stop, sizes, _ = scan_index(buffer, crc)
     problem = ""
     if stop == ScanStop.ZEROS:
@@ -247,21 +163,21 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
         zeros = counted(behind, "byte", "that begins/that begin")
         problem = f"the index ends in {zeros} with zeros; the server cuts it there"
     elif stop != ScanStop.END:
-        return None, f"the index is damaged at record {count + 1}"
+        return OpenSlice(data, problem=f"the index is damaged at record {count + 1}")
     if not count:
-        return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
-    trusted = TrustedIndex(buffer, count, sizes)
-    last = trusted[-1]
-    if not _last_agrees(data, last, channel, crc):
-        return None, "the last record of the index does not agree with the data file"
+        return OpenSlice(data, problem=problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty"))
+    index = SliceIndex(buffer, count)
+    last = index[-1]
+    if not last_agrees(data, last, channel, crc):
+        return OpenSlice(data, problem="the last record of the index does not agree with the data file")
     behind = len(data) - last.end
     if behind:
         unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
         problem = problem or f"{unnamed} after the last message of the index"
-    return trusted, problem
+    return OpenSlice(data, index, problem, sizes)
 
 
-def _last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> bool:
+def last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> bool:
     found = message_at(data, last.offset, channel, crc.checking)
     return found is not None and (found.sequence[0], found.size[0]) == (last.sequence, last.size)
 
@@ -288,12 +204,11 @@ def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] |
         count, rest = divmod(len(buffer) - FILE_HEADER_SIZE, INDEX_RECORD_SIZE)
         if count < 1 or rest or check_file_version(buffer):
             return None
-        first, last = IndexRecord.at(buffer, 0), IndexRecord.at(buffer, count - 1)
-        for row, record in ((0, first), (count - 1, last)):
-            begin = FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE
-            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != record.crc:
-                return None
-        if not _last_agrees(data, last, channel, crc):
+        index = SliceIndex(buffer, count)
+        first, last = index[0], index[-1]
+        if not (first.proven(crc) and last.proven(crc)):
+            return None
+        if not last_agrees(data, last, channel, crc):
             return None
         return first.sequence, last.sequence
 

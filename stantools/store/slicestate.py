@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from stantools.errors import StoreUnwritableError
-from stantools.format import index, kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, ScanStop
+from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, ScanStop
 from stantools.store.directory import SliceFiles, list_channel
+from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.mapping import mapped
+from stantools.store.slice_reader import last_agrees
 
 Progress = tuple[int, int, int, int, int]
 
@@ -80,27 +78,25 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         for path, content in ((files.data, data), (files.index, buffer)):
             if (text := check_file_version(content)) is not None:
                 raise _not_appendable(path, text)
-        count, stop, *_ = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
+        count, stop, sizes, _ = scan_index(buffer, crc.checking)
         if stop != ScanStop.END:
             raise _not_appendable(files.index, f"index record {count} is damaged")
         if not count:
             if len(data) > FILE_HEADER_SIZE:
                 raise _not_appendable(files.index, "is empty while the data file is not")
             return SliceState(files.number)
-        records = index.view(buffer, count)
-        columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-        kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc.checking, channel, columns, stops)
-        end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
-        if stops[0] != ScanStop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
+        index = SliceIndex(buffer, count)
+        first, last = index[0], index[-1]
+        if last.end != len(data) or not last_agrees(data, last, channel, crc):
             raise _not_appendable(files.data, "does not end with the last record of its index")
         return SliceState(
             files.number,
-            int(records["sequence"][0]),
-            int(records["sequence"][-1]),
-            int(records["timestamp"][0]),
-            int(records["timestamp"][-1]),
+            first.sequence,
+            last.sequence,
+            first.timestamp,
+            last.timestamp,
             count,
-            int(records["size"].sum(dtype=np.int64)) + count * MESSAGE_OVERHEAD,
+            sizes + count * MESSAGE_OVERHEAD,
             len(data),
         )
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
 
 _header = RECORD_HEADER.unpack_from
-_LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).format) for name in LogColumns.__slots__])
+_LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).format) for name in LogColumns.names])
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
 #: An index record without its CRC.
 _INDEX_FIELDS: Final = struct.Struct("<QqqI")
@@ -638,7 +638,7 @@ def _check_row(columns: MessageColumns | LogColumns, row: int) -> None:
 
 
 def _fill(columns: MessageColumns | FewMessages | LogColumns, rows: NDArray[Any], row: int) -> None:
-    for name in type(columns).__slots__:
+    for name in type(columns).names:
         np.asarray(getattr(columns, name))[row : row + len(rows)] = rows[name]
 
 

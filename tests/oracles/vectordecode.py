@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 #: One row of `MessageColumns`.
-ROW: Final = np.dtype([(name, getattr(MessageColumns(0), name).dtype) for name in MessageColumns.__slots__])
+ROW: Final = np.dtype([(name, getattr(MessageColumns(0), name).dtype) for name in MessageColumns.names])
 
 #: So many records at a time stay in the processor's cache.
 _BLOCK: Final = 2048
@@ -144,6 +144,6 @@ def _usual(view: memoryview, begin: Positions, size: Positions, channel: bytes, 
     usual: Bools = fields.good & (fields.position == fields.end)
     flags = np.where(reply_size > 0, np.uint8(Flag.HAS_REPLY), np.uint8(0))
     columns = (sequence, timestamp, data_start, data_size, reply_start, reply_size, flags)
-    for name, column in zip(MessageColumns.__slots__[2:], columns, strict=True):
+    for name, column in zip(MessageColumns.names[2:], columns, strict=True):
         rows[name][usual] = column[usual]
     return usual

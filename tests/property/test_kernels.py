@@ -114,19 +114,19 @@ def files(draw: st.DrawFn, *, typed: bool = False) -> tuple[bytes, Crc]:
 def messages(kernel: ModuleType, arguments: tuple[Any, ...], capacity: int, row: int) -> tuple[Any, ...]:
     columns = MessageColumns(capacity)
     result = kernel.scan_messages(*arguments, columns, row)
-    return result, {name: getattr(columns, name).tolist() for name in MessageColumns.__slots__}
+    return result, {name: getattr(columns, name).tolist() for name in MessageColumns.names}
 
 
 def log(kernel: ModuleType, arguments: tuple[Any, ...], capacity: int, row: int) -> tuple[Any, ...]:
     columns = LogColumns(capacity)
     result = kernel.scan_log(*arguments, columns, row)
-    return result, {name: getattr(columns, name).tolist() for name in LogColumns.__slots__}
+    return result, {name: getattr(columns, name).tolist() for name in LogColumns.names}
 
 
 def at(kernel: ModuleType, data: bytes, limit: int, offsets: list[int], rest: tuple[Any, ...]) -> tuple[Any, ...]:
     columns, stops = MessageColumns(len(offsets) + 1), np.full(len(offsets) + 1, 77, np.uint8)
     kernel.read_messages_at(data, limit, np.array(offsets, np.int64), *rest, columns, stops)
-    return stops.tolist(), {name: getattr(columns, name).tolist() for name in MessageColumns.__slots__}
+    return stops.tolist(), {name: getattr(columns, name).tolist() for name in MessageColumns.names}
 
 
 def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], limit: int, capacity: int) -> None:

@@ -18,7 +18,7 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stantools.errors import RefusedError, StoreUnwritableError, UsageError
+from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError, UsageError
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
@@ -209,6 +209,27 @@ def test_healthy_store_comes_out_the_same(healthy: Path, tmp_path: Path) -> None
         assert {n: (s.state, s.pending) for n, s in old.subscriptions.items()} == {
             n: (s.state, s.pending) for n, s in new.subscriptions.items()
         }
+
+
+@pytest.mark.parametrize("change", ["cut", "damaged", "exchanged"])
+def test_a_store_that_changes_after_the_plan_is_not_copied(healthy: Path, tmp_path: Path, change: str) -> None:
+    root, out = tmp_path / "changing", tmp_path / "out"
+    shutil.copytree(healthy, root)
+    plan = plan_salvage(open_datastore(root, Crc(IEEE)), SalvageOptions(cluster_id=CLUSTER))
+    file = max(root.glob("*/msgs.*.dat"), key=lambda path: path.stat().st_size)
+    content = file.read_bytes()
+    second = 12 + int.from_bytes(content[4:8], "little")
+    third = second + 8 + int.from_bytes(content[second : second + 4], "little")
+    file.write_bytes(
+        {
+            "cut": content[:-1],
+            "damaged": content[:second] + bytes(8) + content[second + 8 :],
+            "exchanged": content[:4] + content[second:third] + content[4:second] + content[third:],
+        }[change]
+    )
+    with pytest.raises(StoreUnreadableError, match=rf"{file.name}: changed since it was scanned, at or before offset"):
+        apply_salvage(plan, out)
+    assert not out.exists()
 
 
 def test_manifest(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:

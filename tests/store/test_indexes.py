@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.format import index, kernels
+from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER, FILE_VERSION, ScanStop
 from stantools.store import indexes
-from stantools.store.indexes import IndexOrder, IndexView, index_parts, scan_index
+from stantools.store.indexes import IndexOrder, SliceIndex, scan_index
 from stantools.store.mapping import mapped
 
 CRC = Crc(IEEE)
@@ -28,8 +28,8 @@ def encode(offsets: list[int]) -> bytes:
     return FILE_HEADER.pack(FILE_VERSION) + records
 
 
-def records(offsets: list[int]) -> IndexView:
-    return index.view(memoryview(encode(offsets)), len(offsets))
+def records(offsets: list[int]) -> SliceIndex:
+    return SliceIndex(memoryview(encode(offsets)), len(offsets))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_whole_records_are_counted_up_to_the_end(tmp_path: Path, count: int) -> 
     path.write_bytes(encode(list(range(4, 4 + count))))
     with mapped(path) as buffer:
         assert scan_index(buffer, CRC)[:2] == (count, ScanStop.END)
-        parts = [part["offset"].tolist() for part in index_parts(index.view(buffer, count))]
+        parts = [part.offset.tolist() for part in SliceIndex(buffer, count).parts()]
     assert [offset for part in parts for offset in part] == list(range(4, 4 + count))
     assert all(len(part) == 3 for part in parts[:-1])
 
@@ -92,11 +92,59 @@ def test_records_are_found_by_offset_in_any_order(offsets: list[int], wanted: li
         order = IndexOrder(records(offsets))
         expected = sorted(range(len(offsets)), key=lambda position: offsets[position])
         assert len(order) == len(offsets)
-        assert [order.position(place) for place in range(len(order))] == expected
         for place, position in enumerate(expected):
-            assert order.offset(place) == offsets[position]
-            assert (order.sequence(place), order.size(place)) == (position + 1, 10 * position + 10)
+            found = order[place]
+            assert (found.offset, found.sequence, found.size) == (offsets[position], position + 1, 10 * position + 10)
         for offset in wanted:
             assert order.place(offset) == sum(each < offset for each in offsets)
-        found = order.match(np.array(wanted, np.int64)).tolist()
-        assert found == [offsets.index(offset) if offset in offsets else -1 for offset in wanted]
+        matched = order.match(np.array(wanted, np.int64)).tolist()
+        assert matched == [offsets.index(offset) if offset in offsets else -1 for offset in wanted]
+
+
+@pytest.mark.parametrize("mapping", [True, False], ids=["mapped", "read in pieces"])
+def test_rows_lead_to_places(tmp_path: Path, *, mapping: bool) -> None:
+    path = tmp_path / "msgs.1.idx"
+    path.write_bytes(encode([4, 22, 50]))
+    with mapped(path) as buffer, path.open("rb") as file:
+
+        def read(at: int, size: int) -> bytes:
+            file.seek(at)
+            return file.read(size)
+
+        index = SliceIndex(buffer if mapping else read, 3)
+        assert [(each.sequence, each.offset, each.end) for each in (index[0], index[1], index[-1])] == [
+            (1, 4, 22),
+            (2, 22, 50),
+            (3, 50, 88),
+        ]
+        assert index.rows(1).offset.tolist() == index.rows(1, 3).offset.tolist() == [22, 50]
+        assert [index.first("offset", offset) for offset in (0, 4, 5, 50, 51)] == [0, 0, 1, 2, 3]
+        assert index.first("sequence", 1, 2) == 2
+        assert index[0].proven(CRC)
+        assert not index[0]._replace(size=11).proven(CRC)
+
+
+@pytest.mark.parametrize(("offsets", "consecutive"), [([], True), ([4], True), ([4, 22, 50], True), ([4, 23], False)])
+def test_records_are_consecutive_if_each_begins_where_the_one_before_ends(
+    offsets: list[int], *, consecutive: bool
+) -> None:
+    assert records(offsets).rows().consecutive is consecutive
+
+
+def test_records_with_wrong_crc_are_not_good_rows() -> None:
+    data = bytearray(encode([4, 22, 50, 88]))
+    data[4 + 2 * 32] ^= 1
+    index = SliceIndex(memoryview(bytes(data)), 4)
+    assert [index.good_rows(low, 4, CRC) for low in range(5)] == [2, 1, 0, 1, 0]
+
+
+def test_an_index_that_became_shorter_is_an_error() -> None:
+    content = encode([4, 22])[:-1]
+    index = SliceIndex(lambda at, size: content[at : at + size], 2)
+    assert index[0].offset == 4
+    assert index.rows().offset.tolist() == [4]
+    with pytest.raises(OSError, match="has become shorter"):
+        index[1]
+    with pytest.raises(ValueError, match="2 index records in 67 bytes"):
+        SliceIndex(memoryview(content), 2)
+    assert len(SliceIndex.whole(memoryview(content))) == 1

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from stantools.format import index, kernels
+from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, ScanStop
+from stantools.store.indexes import SliceIndex
 from stantools.store.resync import DamagedRange, DamageKind, Resync
 from stantools.store.slice_reader import scan_slice
 
@@ -45,11 +46,11 @@ def make(payloads: list[bytes], first: int = 1, channel: bytes = CHANNEL) -> Sli
 
 def scan(data: bytes, entries: bytes | None = None) -> tuple[dict[int, int], list[DamagedRange]]:
     """Returns offset -> sequence of the good records, and the damages; checks that they cover the file."""
-    view = index.view(memoryview(entries), (len(entries) - 4) // 32) if entries else None
+    index = SliceIndex.whole(memoryview(entries)) if entries else None
     good: dict[int, int] = {}
     damages: list[DamagedRange] = []
     at = FILE_HEADER_SIZE
-    for event in scan_slice(memoryview(data), CHANNEL, CRC, index=view):
+    for event in scan_slice(memoryview(data), CHANNEL, CRC, index=index):
         if isinstance(event, DamagedRange):
             assert event.offset == at and event.length > 0
             damages.append(event)

@@ -17,19 +17,17 @@ from broker.log import FailedLookups
 from broker.record_buffer import MessageRecordBuffer
 from broker.stores.blocklist import EMPTY, part_of
 from broker.stores.file.services import OpenFileCount
-from stantools.format import index as index_format
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
-    INDEX_RECORD,
-    INDEX_RECORD_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     ScanStop,
 )
 from stantools.inspection.forecast.server_reading import decode_message, read_payload
+from stantools.store.indexes import SliceIndex
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 
@@ -81,7 +79,8 @@ class SliceReader:
         self._open_files = open_files
         self._odd_paths = odd_paths
         self._number: int | None = None
-        self._data = self._index = -1
+        self._data = self._index_file = -1
+        self._index = SliceIndex(self._read_index, 0)
 
     def read(
         self, found: SliceState, first: int, count: int, size: int, removed: int = 0
@@ -92,16 +91,16 @@ class SliceReader:
         has no message from `first` on. Limits have removed `removed` messages at the front.
         """
         try:
-            self._open(found.number)
+            self._open(found)
             row = max(self._row(found, first), removed)
             if row >= found.count:
                 return None
-            entries = self._entries(row, min(count, found.count - row, MAX_ROWS))
+            entries = self._index.rows(row, row + min(count, MAX_ROWS))
             try:
                 return self._messages(entries, first, size)
             except UnreadableError:
                 # Only the index may be wrong: the message may follow directly after the previous record.
-                following = self._record_after(row, entries[0])
+                following = self._record_after(row)
                 if following is None:
                     raise
                 return following
@@ -110,75 +109,70 @@ class SliceReader:
 
     def row_of_time(self, found: SliceState, timestamp: int) -> int:
         """Returns the sequence of the first message of a slice whose timestamp is not lower; 0 if there is none."""
-        self._open(found.number)
-        row = bisect_left(range(found.count), timestamp, key=lambda row: self.entry(row)[2])
-        return self.entry(row)[0] if row < found.count else 0
+        self._open(found)
+        row = self._index.first("timestamp", timestamp)
+        return self._index[row].sequence if row < found.count else 0
 
     def release(self) -> bool:
         if self._number is not None:
             os.close(self._data)
-            os.close(self._index)
+            os.close(self._index_file)
             self._number = None
             self.files = 0
             self._open_files.leave(self)
         return True
 
-    def entry(self, row: int) -> tuple[int, int, int, int, int]:
-        """Returns one index record of the open slice: sequence, offset, timestamp, size, CRC. Raises OSError."""
-        record = os.pread(self._index, INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
-        if len(record) < INDEX_RECORD_SIZE:
-            raise OSError(0, "the index has become shorter")
-        return INDEX_RECORD.unpack(record)
-
-    def _open(self, number: int) -> None:
+    def _open(self, found: SliceState) -> None:
+        number = found.number
         if self._number != number:
             self.release()
             path = self._odd_paths.get(number) or self._directory / f"msgs.{number}.dat"
             self._data = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._index = os.open(self._directory / f"msgs.{number}.idx", os.O_RDONLY | os.O_CLOEXEC)
+                self._index_file = os.open(self._directory / f"msgs.{number}.idx", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 os.close(self._data)
                 raise
             self._number = number
             self.files = 2
+        self._index = SliceIndex(self._read_index, found.count)
         self._open_files.touch(self)
+
+    def _read_index(self, offset: int, size: int) -> bytes:
+        return os.pread(self._index_file, size, offset)
 
     def _row(self, found: SliceState, sequence: int) -> int:
         """Returns the row of the first message whose sequence is not lower."""
+        index = self._index
         if sequence <= found.first_sequence:
             return 0
         if found.last_sequence - found.first_sequence + 1 == found.count:
             row = sequence - found.first_sequence
-            if row < found.count and self.entry(row)[0] == sequence:
+            if row < found.count and index[row].sequence == sequence:
                 return row
-        row = bisect_left(range(found.count), sequence, key=lambda row: self.entry(row)[0])
-        if row < found.count and self.entry(row)[0] >= sequence and (row == 0 or self.entry(row - 1)[0] < sequence):
+        row = index.first("sequence", sequence)
+        if row < found.count and index[row].sequence >= sequence and (row == 0 or index[row - 1].sequence < sequence):
             return row
         # Sequences are out of order: only a full scan helps.
-        for begin in range(0, found.count, MAX_ROWS):
-            places = np.flatnonzero(self._entries(begin, min(MAX_ROWS, found.count - begin))["sequence"] >= sequence)
+        begin = 0
+        for part in index.parts():
+            places = np.flatnonzero(part.sequence >= sequence)
             if len(places):
                 return begin + int(places[0])
+            begin += len(part)
         return found.count
 
-    def _entries(self, row: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-        data = os.pread(self._index, count * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
-        if len(data) < INDEX_RECORD_SIZE:
-            raise OSError(0, "the index has become shorter")
-        return np.frombuffer(data, index_format.dtype(), len(data) // INDEX_RECORD_SIZE)
-
-    def _messages(
-        self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int
-    ) -> MessageRecordBuffer:
+    def _messages(self, entries: MessageRecords, first: int, size: int) -> MessageRecordBuffer:
         """Reads the messages of index records, up to the first faulty one."""
-        offsets = np.ascontiguousarray(entries["offset"])
-        wanted = entries["sequence"]
+        if not len(entries):
+            raise OSError(0, "the index has become shorter")
+        offsets = np.ascontiguousarray(entries.offset)
+        wanted = entries.sequence
         rows = len(offsets)
         begin = int(offsets[0])
-        stop = begin + RECORD_HEADER_SIZE + int(entries["size"][0])
+        stop = begin + RECORD_HEADER_SIZE + int(entries.size[0])
         if rows > 1:
-            ends = offsets + entries["size"] + np.int64(RECORD_HEADER_SIZE)
+            ends = entries.ends
             # Where records are not contiguous, the index is damaged or other bytes lie between them.
             broken = np.flatnonzero((offsets[1:] != ends[:-1]) | (wanted[1:] <= wanted[:-1]))
             rows = int(broken[0]) + 1 if len(broken) else rows
@@ -190,9 +184,9 @@ class SliceReader:
         columns, stops = _columns.messages.take(rows), _columns.stops[:rows]
         places = offsets[:rows] - begin
         kernels.read_messages_at(data, len(data), places, self._crc, self._channel, columns, stops)
-        good = (stops == ScanStop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
+        good = (stops == ScanStop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries.size[:rows])
         if not good[0]:
-            return self._recheck(data, entries[0])
+            return self._recheck(data, entries)
         if not good.all():
             rows = int(np.flatnonzero(~good)[0])
             columns = columns.take(rows)
@@ -204,10 +198,9 @@ class SliceReader:
             columns.timestamp.copy(),
         )
 
-    def _record_after(self, row: int, entry: np.void) -> MessageRecordBuffer | None:
+    def _record_after(self, row: int) -> MessageRecordBuffer | None:
         """Reads the record after the previous row's, if it is the expected message."""
-        _, offset, _, size, _ = self.entry(row - 1) if row else (0, FILE_HEADER_SIZE - RECORD_HEADER_SIZE, 0, 0, 0)
-        offset += RECORD_HEADER_SIZE + size
+        offset = self._index[row - 1].end if row else FILE_HEADER_SIZE
         header = _pread(self._data, RECORD_HEADER_SIZE, offset) if offset >= FILE_HEADER_SIZE else b""
         if len(header) < RECORD_HEADER_SIZE:
             return None
@@ -217,13 +210,13 @@ class SliceReader:
         data = _pread(self._data, RECORD_HEADER_SIZE + size, offset)
         payload, error = read_payload(memoryview(data), 0, len(data), self._crc.checking)
         message = None if error else decode_message(payload)[0]
-        if message is None or message.sequence != int(entry["sequence"]):
+        if message is None or message.sequence != self._index[row].sequence:
             return None
         return _single(data, size, message.sequence, message.timestamp)
 
-    def _recheck(self, data: bytes, entry: np.void) -> MessageRecordBuffer:
+    def _recheck(self, data: bytes, entries: MessageRecords) -> MessageRecordBuffer:
         """Reads a record that failed its check: only its header may be damaged."""
-        size, sequence = int(entry["size"]), int(entry["sequence"])
+        size, sequence = int(entries.size[0]), int(entries.sequence[0])
         view = memoryview(data)
         payload, error = read_payload(view, 0, len(view), self._crc, size=size)
         if not error:
@@ -232,7 +225,7 @@ class SliceReader:
                 error = f"message sequence in index is {sequence}, data file is {message.sequence}"
         if error:
             raise UnreadableError(sequence, error)
-        return _single(data, size, sequence, int(entry["timestamp"]))
+        return _single(data, size, sequence, int(entries.timestamp[0]))
 
 
 class ReadAhead:

@@ -19,7 +19,7 @@ from broker.stores.interface import DamagedStoreError, StorageError
 from broker.stores.store_options import FileOptions
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import CurrentUser, ServerOptions
 from stantools.inspection.forecast.channel import RecoveredChannel
@@ -29,6 +29,7 @@ from stantools.recovery.changes import carry_out
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
 from stantools.store.durable import unwritable
+from stantools.store.indexes import SliceIndex
 from stantools.store.limits import UNLIMITED, StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import read_server_info
@@ -155,16 +156,14 @@ def _state(directory: Path, found: RecoveredSlice) -> tuple[SliceState, int]:
     """Returns the state of a slice for the writer, and the end of its last record."""
     descriptor = os.open(directory / f"msgs.{found.number}.idx", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        first = os.pread(descriptor, INDEX_RECORD_SIZE, FILE_HEADER_SIZE)
-        last = os.pread(descriptor, INDEX_RECORD_SIZE, index_size(found.rows - 1))
+        index = SliceIndex(lambda offset, size: os.pread(descriptor, size, offset), found.rows)
+        begin, last = index[0].timestamp, index[-1]
     finally:
         os.close(descriptor)
-    _, _, begin, _, _ = INDEX_RECORD.unpack(first)
-    _, offset, end, size, _ = INDEX_RECORD.unpack(last)
     state = SliceState(
-        found.number, found.first, found.last, begin, end, found.rows, found.bytes, found.data_end
+        found.number, found.first, found.last, begin, last.timestamp, found.rows, found.bytes, found.data_end
     )  # fmt: skip
-    return state, offset + RECORD_HEADER_SIZE + size
+    return state, last.end
 
 
 def _used_numbers(directory: Path) -> int:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
+from stantools.format.columns import MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
@@ -34,7 +35,6 @@ from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Dat
 from stantools.store.logscan import LogEnd, LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.slice_reader import MessageRecords
 from stantools.store.sublog import SubsState, read_subs
 from stantools.work import ThreadWork, WorkItem
 

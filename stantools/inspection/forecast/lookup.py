@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stantools.format import index as index_format
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, ScanStop
 from stantools.inspection.forecast.channel_forecast import MAX_TEXTS, Lookups
 from stantools.inspection.forecast.server_reading import ServerReadAhead, SliceData
 from stantools.inspection.forecast.slices import RecoveredSlice, RecoveryContext, data_batches
 from stantools.progress import Progress
-from stantools.store.indexes import index_parts
+from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 
@@ -137,8 +136,8 @@ def lookup_slice(
         else:
             with mapped(found.index) as index:
                 if found.ascending:
-                    for part in index_parts(index_format.view(index, found.rows), found.removed):
-                        work.ascending(part["sequence"], part["offset"], part["size"])
+                    for part in SliceIndex(index, found.rows).parts(found.removed):
+                        work.ascending(part)
                 else:
                     work.disordered(index, found)
     return answers.finish()
@@ -191,11 +190,11 @@ class _SliceLookup:
         if not found.ascending:
             self._look_up(disordered, found)
 
-    def ascending(self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.uint32]) -> None:
+    def ascending(self, records: MessageRecords) -> None:
         """Looks up messages in the order of an index with ascending sequences."""
-        for start in range(0, len(sequences), _ROWS):
-            part = slice(start, start + _ROWS)
-            self._ascending_part(sequences[part], offsets[part].astype(np.int64), sizes[part].astype(np.int64))
+        for start in range(0, len(records), _ROWS):
+            part = records.part(start, start + _ROWS)
+            self._ascending_part(part.sequence, part.offset.copy(), part.size.astype(np.int64))
 
     def _ascending_part(
         self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
@@ -272,12 +271,12 @@ class _SliceLookup:
     def disordered(self, index: Buffer, found: RecoveredSlice) -> None:
         """Looks up messages by an index whose sequences are not ascending."""
         disordered = _UnorderedIndex()
-        for part in index_parts(index_format.view(index, found.rows), found.removed):
+        for part in SliceIndex(index, found.rows).parts(found.removed):
             for start in range(0, len(part), _ROWS):
-                rows = part[start : start + _ROWS]
-                offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
+                rows = part.part(start, start + _ROWS)
+                offsets, sizes = rows.offset.copy(), rows.size.astype(np.int64)
                 good, got, failed = self._read(offsets, sizes)
-                disordered.add([rows["sequence"], offsets, sizes, good, got], failed)
+                disordered.add([rows.sequence, offsets, sizes, good, got], failed)
                 self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
         self._look_up(disordered, found)
 

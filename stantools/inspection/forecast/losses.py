@@ -17,7 +17,6 @@ import numpy as np
 
 from stantools.errors import StoreUnreadableError
 from stantools.escaping import text
-from stantools.format import index as index_format
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
@@ -30,7 +29,7 @@ from stantools.inspection.forecast.slices import RecoveryContext, recovered_rows
 from stantools.inspection.slicesummary import held_sequences
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, list_channel
-from stantools.store.indexes import scan_index
+from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
@@ -133,8 +132,7 @@ class CutFile:
         index_path = path.with_suffix(".idx")
         if index_path.is_file():
             entries = stack.enter_context(mapped(index_path))
-            count = scan_index(entries, self.crc).rows
-            index = index_format.view(entries, count)
+            index = SliceIndex(entries, scan_index(entries, self.crc).rows)
         yield from scan_slice(buffer, channel, self.crc, index=index, start=self.offset)
 
     def _log_records(self, buffer: Buffer, layout: LogLayout) -> Iterator[RemovedRecord]:

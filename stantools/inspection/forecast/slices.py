@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stantools.format import index as index_format
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.envelope import EOF_TEXT, FILE_HEADER_BYTES, check_file_version, crc_error_text
 from stantools.format.layout import (
@@ -35,10 +34,10 @@ from stantools.inspection.forecast.changes import Change, CutChange, DeleteChang
 from stantools.inspection.forecast.server_options import FileAccess, ServerOptions
 from stantools.inspection.forecast.server_reading import DataScan, check_last_message, scan_data
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import index_parts, scan_index
+from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, MappedWindow, mapped
-from stantools.store.slice_reader import BATCH_ROWS, MessageRecords
+from stantools.store.slice_reader import BATCH_ROWS
 
 
 @dataclass(slots=True)
@@ -260,12 +259,10 @@ def recovered_rows(found: RecoveredSlice, crc: Crc, channel: bytes) -> Iterator[
     """Iterates over all messages of a recovered slice, including removed ones; each part is valid until the next."""
     if found.index is None:
         with mapped(found.data) as data:
-            for batch in data_batches(data, found.data_end, crc, channel):
-                yield MessageRecords.of_columns(batch)
+            yield from data_batches(data, found.data_end, crc, channel)
     else:
         with mapped(found.index) as index:
-            for part in index_parts(index_format.view(index, found.rows)):
-                yield MessageRecords.of_index(part)
+            yield from SliceIndex(index, found.rows).parts()
 
 
 def data_batches(data: Buffer, end: int, crc: Crc, channel: bytes) -> Iterator[MessageColumns]:

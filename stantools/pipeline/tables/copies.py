@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables.listing import DirectoryEntry
 from stantools.pipeline.tables.message_rows import INDEXED_COLUMNS
 from stantools.pipeline.tables.model import ReadCounter, SlicePiece, SliceRef, StorePart, StoreRef, TableName
 from stantools.pipeline.tables.remote import RemoteFileSystem, is_remote, join_url, split_url, temporary_directory
-from stantools.pipeline.tables.slice_pieces import chosen_rows, end_of, selection_of, split_slice, trusted_chain
+from stantools.pipeline.tables.slice_pieces import chosen_rows, selection_of, split_slice, trusted_chain
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import (
     CLIENTS_FILE,
@@ -27,6 +27,7 @@ from stantools.store.directory import (
     SUBS_FILE,
     slice_number,
 )
+from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Bounds
 
@@ -91,7 +92,7 @@ def _copy_tail(remote: RemoteFileSystem, ref: SliceRef, local: SliceRef, message
         mapped(target) as data,
         trusted_chain(local, data, Crc(ref.store.polynomial), ReadCounter()) as records,
     ):
-        complete = records is not None and end_of(records[-1]) == size
+        complete = records is not None and records[-1].end == size
         records = None
     if not complete:
         target.unlink()
@@ -116,8 +117,8 @@ def _copy_selection(remote: RemoteFileSystem, ref: SliceRef, local: SliceRef, op
             first, last = chosen_rows(records, selection)
             start, end = 0, 0
             if first >= 0:
-                start = int(records["offset"][max(first - 1, 0)])
-                end = end_of(records[min(last + 1, len(records) - 1)])
+                start = records[max(first - 1, 0)].offset
+                end = records[min(last + 1, len(records) - 1)].end
         records = None
     if start < end:
         remote.copy(ref.data, Path(local.data), start, end)
@@ -128,12 +129,9 @@ def _offset_of_last(local: SliceRef, messages: int) -> int | None:
     """Returns the offset of one of the last messages according to the unchecked index."""
     if local.index is None:
         return None
-    content = Path(local.index).read_bytes()[FILE_HEADER_SIZE:]
-    count = len(content) // INDEX_RECORD_SIZE
-    if not count:
-        return None
-    row = max(count - messages, 0)
-    return int(INDEX_RECORD.unpack_from(content, row * INDEX_RECORD_SIZE)[1])
+    content = memoryview(Path(local.index).read_bytes())
+    index = SliceIndex.whole(content)
+    return index[max(len(index) - messages, 0)].offset if len(index) else None
 
 
 @contextmanager

@@ -7,30 +7,27 @@ alone is read only if CRCs are not checked and all selected columns are in the i
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.columns import FewMessages, MessageColumns
+from stantools.format.columns import FewMessages, MessageColumns, MessageRecords
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, Flag
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Flag
 from stantools.inspection.stored_messages import Selection, chosen
 from stantools.pipeline.tables.batches import REMEDY, RowStatus, SliceRowBuilder, gathered, odd_row
 from stantools.pipeline.tables.model import FailedRead, ReadCounter, SlicePiece, SliceRef
 from stantools.pipeline.tables.slice_pieces import (
-    checked,
     crc_of,
-    end_of,
-    good_records,
+    mapped_index,
     records_of,
     selection_of,
-    unchecked_records,
+    unchecked_index,
 )
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.store.indexes import INDEX_ROWS, IndexView
+from stantools.store.indexes import INDEX_ROWS, SliceIndex, scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import DamagedRange, Repair
 from stantools.store.slice_reader import message_at, scan_slice
@@ -109,12 +106,12 @@ class _PieceReader:
     def read(self) -> Iterator[pa.RecordBatch]:
         start = max(self._piece.start, FILE_HEADER_SIZE)
         if self._by_index:
-            with unchecked_records(self._piece.slice, self._data) as records:
-                if records is not None:
-                    part = records_of(self._piece, records, self._data, self._crc, self._counter)
+            with unchecked_index(self._piece.slice, self._data) as index:
+                if index is not None:
+                    part = records_of(self._piece, index, self._data, self._crc, self._counter)
                     if part is not None:
                         yield from self._index_rows(part)
-                        start = end_of(part[-1])
+                        start = part.end
         yield from self._scan_rows(start)
         begin = max(self._piece.start, len(self._data))
         if self._piece.end > begin:
@@ -126,12 +123,11 @@ class _PieceReader:
             if (batch := self._rows.unreadable(error, begin, self._piece.end - begin)) is not None:
                 yield batch
 
-    def _index_rows(self, records: IndexView) -> Iterator[pa.RecordBatch]:
+    def _index_rows(self, records: MessageRecords) -> Iterator[pa.RecordBatch]:
         for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
-            part = records[low : low + min(self._capacity, INDEX_ROWS)]
+            part = records.part(low, low + min(self._capacity, INDEX_ROWS))
             columns = MessageColumns(len(part))
-            columns.offset[:], columns.sequence[:] = part["offset"], part["sequence"]
-            columns.timestamp[:] = part["timestamp"]
+            columns.offset[:], columns.sequence[:], columns.timestamp[:] = part.offset, part.sequence, part.timestamp
             yield from self._messages(self._data, columns)
 
     def _scan_rows(self, start: int) -> Iterator[pa.RecordBatch]:
@@ -177,12 +173,18 @@ class _PieceReader:
             self._data,
             self._channel,
             self._crc,
-            # the good records of the index, which help to continue after damage
-            index=lambda: self._stack.enter_context(good_records(self._piece.slice, self._crc, counter=self._counter)),
+            index=self._good_index,
             columns=columns,
             start=start,
             until=self._piece.end,
         )
+
+    def _good_index(self) -> SliceIndex | None:
+        """Opens the good records of the index, which help to continue after damage and may name anything."""
+        buffer = self._stack.enter_context(mapped_index(self._piece.slice))
+        self._counter.index(len(buffer))
+        count = scan_index(buffer, self._crc).rows if len(buffer) > FILE_HEADER_SIZE else 0
+        return SliceIndex(buffer, count) if count else None
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         if not self._everything:
@@ -218,14 +220,15 @@ class _PieceReader:
         """Returns the message before the piece according to the index, if known."""
         if start <= FILE_HEADER_SIZE:
             return None
-        with unchecked_records(self._piece.slice, self._data) as records:
-            if records is None:
+        with unchecked_index(self._piece.slice, self._data) as index:
+            row = index.first("offset", start) - 1 if index is not None else -1
+            if index is None or row < 0:
                 return None
-            place = bisect_left(records["offset"], start) - 1
-            part = checked(records, max(place, 0), place + 1, self._crc, self._counter)
-            if not len(part) or end_of(part[0]) != start:
+            self._counter.index(INDEX_RECORD_SIZE)
+            record = index[row]
+            if record.end != start or not record.proven(self._crc):
                 return None
-            return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
+            return _Neighbour(record.sequence, record.timestamp)
 
 
 def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:

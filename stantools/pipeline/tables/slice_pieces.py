@@ -13,7 +13,6 @@ records must be consecutive from the first byte of the data file on, so that it 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -23,18 +22,18 @@ from pathlib import Path
 import numpy as np
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import index, kernels
-from stantools.format.columns import MessageColumns
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, ScanStop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanStop
 from stantools.inspection.stored_messages import Selection, chosen
 from stantools.pipeline.tables.model import ReadCounter, SlicePiece, SliceRef
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.store.indexes import IndexView, index_parts, scan_index
+from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import Buffer, MappedWindow, mapped
 from stantools.store.ranges import Bounds
-from stantools.store.slice_reader import message_at, trusted_index
+from stantools.store.slice_reader import message_at, open_index
 
 
 @lru_cache(maxsize=8)
@@ -44,43 +43,32 @@ def crc_of(polynomial: int, check: bool = True) -> Crc:
 
 
 @contextmanager
-def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -> Iterator[IndexView | None]:
+def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -> Iterator[SliceIndex | None]:
     """Opens the index of a slice and checks all of it.
 
-    Yields its records, at least one, if they can be trusted and name everything in the data file up to the last of
-    them; else None. There may be more in the data file after the last one.
+    Yields it if it can be trusted and names everything in the data file up to its last record, of at least one; else
+    None. There may be more in the data file after the last one.
     """
-    if ref.index is None or check_file_version(data):
-        yield None
-        return
-    with trusted_index(ref.files, data, os.fsencode(ref.channel), crc.checking) as (trusted, _):
-        counter.index(ref.index_size)
-        if trusted is None or trusted[0].offset != FILE_HEADER_SIZE:
+    with ExitStack() as stack:
+        index = None
+        if ref.index is not None and not check_file_version(data):
+            index = open_index(ref.files, data, os.fsencode(ref.channel), crc.checking, stack).index
+            counter.index(ref.index_size)
+        if index is None or index[0].offset != FILE_HEADER_SIZE:
             yield None
             return
-        records = trusted.view()
-        counter.data(end_of(records[-1]) - int(records["offset"][-1]))
-        yield records if follows(records) else None
+        counter.data(index[-1].end - index[-1].offset)
+        parts = [(int(part.offset[0]), part.end, part.consecutive) for part in index.parts()]
+        whole = all(part[2] for part in parts) and all(one[1] == two[0] for one, two in pairwise(parts))
+        yield index if whole else None
 
 
-def follows(records: IndexView) -> bool:
-    """Returns whether index records name consecutive records of the data file."""
-    end = None
-    for part in index_parts(records):
-        offsets = part["offset"]
-        ends = offsets + part["size"] + np.int64(RECORD_HEADER_SIZE)
-        if (end is not None and int(offsets[0]) != end) or bool((offsets[1:] != ends[:-1]).any()):
-            return False
-        end = int(ends[-1])
-    return True
-
-
-def chosen_rows(records: IndexView, selection: Selection) -> tuple[int, int]:
+def chosen_rows(index: SliceIndex, selection: Selection) -> tuple[int, int]:
     """Returns the first and the last record of a selected message; -1 and -1 if there is none."""
     first = last = -1
     row = 0
-    for part in index_parts(records):
-        rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
+    for part in index.parts():
+        rows = np.flatnonzero(chosen(part.sequence, part.timestamp, selection))
         if len(rows):
             first = row + int(rows[0]) if first < 0 else first
             last = row + int(rows[-1])
@@ -88,42 +76,25 @@ def chosen_rows(records: IndexView, selection: Selection) -> tuple[int, int]:
     return first, last
 
 
-def end_of(record: np.void) -> int:
-    """Returns the end of the data record that an index record names."""
-    return int(record["offset"]) + RECORD_HEADER_SIZE + int(record["size"])
-
-
-def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | None:
+def agrees(data: Buffer, record: IndexRecord, channel: bytes, crc: Crc) -> bool | None:
     """Compares an index record with the data file; None if the record in the data file is damaged."""
-    found = message_at(data, int(record["offset"]), channel, crc)
+    found = message_at(data, record.offset, channel, crc)
     if found is None:
         return None
-    return all(getattr(found, name)[0] == record[name] for name in ("sequence", "size", "timestamp"))
+    return (found.sequence[0], found.size[0], found.timestamp[0]) == (record.sequence, record.size, record.timestamp)
 
 
 @contextmanager
-def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[IndexView | None]:
-    """Opens the index of a slice for a search after damage; yields the records from the first to the last good one.
-
-    Yields None if there are none. The records may name anything.
-    """
-    with _index_of(ref) as buffer:
-        counter.index(len(buffer))
-        count = scan_index(buffer, crc).rows if len(buffer) > FILE_HEADER_SIZE else 0
-        yield index.view(buffer, count) if count else None
-
-
-@contextmanager
-def unchecked_records(ref: SliceRef, data: Buffer) -> Iterator[IndexView | None]:
+def unchecked_index(ref: SliceRef, data: Buffer) -> Iterator[SliceIndex | None]:
     """Opens the index of a slice without checking its records; yields None if it has none."""
-    with _index_of(ref) as buffer:
-        count = (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-        fit = count > 0 and not check_file_version(data) and not check_file_version(buffer)
-        yield index.view(buffer, count) if fit else None
+    with mapped_index(ref) as buffer:
+        index = SliceIndex.whole(buffer)
+        fit = len(index) and not check_file_version(data) and not check_file_version(buffer)
+        yield index if fit else None
 
 
 @contextmanager
-def _index_of(ref: SliceRef) -> Iterator[Buffer]:
+def mapped_index(ref: SliceRef) -> Iterator[Buffer]:
     """Maps the index of a slice; empty if it is missing or unreadable."""
     with ExitStack() as stack:
         buffer: Buffer = memoryview(b"")
@@ -133,28 +104,25 @@ def _index_of(ref: SliceRef) -> Iterator[Buffer]:
         yield buffer
 
 
-def checked(records: IndexView, low: int, high: int, crc: Crc, counter: ReadCounter) -> IndexView:
-    """Returns the records from `low` to `high` of an index up to the first one with a wrong CRC."""
-    part = records[low:high]
-    count, *_ = kernels.scan_index(part.view(np.uint8).data, 0, part.nbytes, crc.checking)
-    counter.index(part.nbytes)
-    return part[:count]
-
-
-def records_of(piece: SlicePiece, records: IndexView, data: Buffer, crc: Crc, counter: ReadCounter) -> IndexView | None:
+def records_of(
+    piece: SlicePiece, index: SliceIndex, data: Buffer, crc: Crc, counter: ReadCounter
+) -> MessageRecords | None:
     """Reads the index records of one piece only.
 
     Returns those that name consecutive records of the data file from the start of the piece on; None if there are
     none, or if the last of them does not agree with the data file.
     """
-    low = bisect_left(records["offset"], piece.start)
-    part = checked(records, low, bisect_left(records["offset"], piece.end, lo=low), crc, counter)
-    if not len(part) or int(part["offset"][0]) != piece.start or not follows(part):
+    low = index.first("offset", piece.start)
+    high = index.first("offset", piece.end, low)
+    count = index.good_rows(low, high, crc.checking)
+    counter.index((high - low) * INDEX_RECORD_SIZE)
+    part = index.rows(low, low + count)
+    if not count or int(part.offset[0]) != piece.start or not part.consecutive:
         return None
-    last = part[-1]
-    if end_of(last) > (len(data) if piece.end >= piece.slice.data_size else piece.end):
+    last = index[low + count - 1]
+    if last.end > (len(data) if piece.end >= piece.slice.data_size else piece.end):
         return None
-    counter.data(end_of(last) - int(last["offset"]))
+    counter.data(last.end - last.offset)
     return part if agrees(data, last, os.fsencode(piece.slice.channel), crc.checking) else None
 
 
@@ -219,7 +187,7 @@ class _Splitter:
                 if records is not None:
                     ranges = self._narrowed(records, selection)
         if self._split_bytes > 0 and any(end - start > self._split_bytes for start, end in ranges):
-            with unchecked_records(self._ref, self._data) as records:
+            with unchecked_index(self._ref, self._data) as records:
                 cuts = [self._cuts(start, end, records) for start, end in ranges]
         else:
             cuts = [[start, end] for start, end in ranges]
@@ -227,7 +195,7 @@ class _Splitter:
             for low, high in pairwise(row):
                 yield SlicePiece(self._ref, low, high)
 
-    def _narrowed(self, records: IndexView, selection: Selection) -> list[Range]:
+    def _narrowed(self, records: SliceIndex, selection: Selection) -> list[Range]:
         """Returns the ranges of the file that may hold a selected message, by an index that names all of it."""
         size = self._ref.data_size
         first, last = chosen_rows(records, selection)
@@ -236,9 +204,9 @@ class _Splitter:
             around = {max(first - 1, 0), first, last, min(last + 1, len(records) - 1)}
             if any(self._agrees(records[each]) is False for each in around):
                 return [(FILE_HEADER_SIZE, size)]
-            if int(records["offset"][first]) < size:
+            if records[first].offset < size:
                 ranges.append((self._start(records, first), min(self._end(records, last), size)))
-        behind = end_of(records[-1])
+        behind = records[-1].end
         if behind < size:
             if ranges and ranges[-1][1] == behind:
                 ranges[-1] = (ranges[-1][0], size)
@@ -246,21 +214,21 @@ class _Splitter:
                 ranges.append((behind, size))
         return ranges
 
-    def _start(self, records: IndexView, first: int) -> int:
+    def _start(self, records: SliceIndex, first: int) -> int:
         """Returns the last boundary at or before a record: a good record, or the beginning of the file."""
         for row in range(first, max(first - _CANDIDATES, -1), -1):
             if self._agrees(records[row]):
-                return int(records["offset"][row])
+                return records[row].offset
         return FILE_HEADER_SIZE
 
-    def _end(self, records: IndexView, last: int) -> int:
+    def _end(self, records: SliceIndex, last: int) -> int:
         """Returns the first boundary after a record: a good record, or the end of the index."""
         for row in range(last + 1, min(last + 1 + _CANDIDATES, len(records))):
             if self._agrees(records[row]):
-                return int(records["offset"][row])
-        return end_of(records[-1])
+                return records[row].offset
+        return records[-1].end
 
-    def _cuts(self, start: int, end: int, records: IndexView | None) -> list[int]:
+    def _cuts(self, start: int, end: int, records: SliceIndex | None) -> list[int]:
         cuts = [start]
         parts = -(-(end - start) // self._split_bytes)
         for part in range(1, parts):
@@ -276,25 +244,26 @@ class _Splitter:
                 cuts.append(found)
         return [*cuts, end]
 
-    def _index_boundary(self, wanted: int, records: IndexView) -> int | None:
+    def _index_boundary(self, wanted: int, records: SliceIndex) -> int | None:
         """Returns the offset of a record that the index names, if it agrees with the data file; else None.
 
         A payload can hold whole store files, but it is not in the index.
         """
-        low = bisect_left(records["offset"], wanted)
-        part = checked(records, low, low + _CANDIDATES, self._crc, self._counter)
-        for row in range(len(part)):
-            offset = int(part["offset"][row])
+        low = records.first("offset", wanted)
+        high = min(low + _CANDIDATES, len(records))
+        self._counter.index((high - low) * INDEX_RECORD_SIZE)
+        for row in range(low, low + records.good_rows(low, high, self._crc.checking)):
+            record = records[row]
             if (
-                wanted <= offset < len(self._data)
-                and (low + row == 0 or end_of(records[low + row - 1]) == offset)
-                and self._agrees(part[row])
+                wanted <= record.offset < len(self._data)
+                and (row == 0 or records[row - 1].end == record.offset)
+                and self._agrees(record)
             ):
-                return offset
+                return record.offset
         return None
 
-    def _agrees(self, record: np.void) -> bool | None:
-        self._counter.data(end_of(record) - int(record["offset"]))
+    def _agrees(self, record: IndexRecord) -> bool | None:
+        self._counter.data(record.end - record.offset)
         return agrees(self._data, record, self._channel, self._crc)
 
     def _search_boundary(self, wanted: int, end: int) -> int | None:

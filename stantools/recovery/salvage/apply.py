@@ -24,6 +24,7 @@ from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE
+from stantools.inspection.runs import read_run
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.manifest import Digest, Hasher, MovedMessages, write_manifest
@@ -32,9 +33,8 @@ from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
-from stantools.store.mapping import Buffer, mapped
-from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import BATCH_ROWS, among, scan_slice
+from stantools.store.mapping import Buffer
+from stantools.store.slice_reader import BATCH_ROWS
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.work import ThreadWork
@@ -282,7 +282,6 @@ class _Copier:
         self._progress = progress
         rows = max((step.run.count for step in channel.steps if isinstance(step, RecordCopy)), default=1)
         self._columns = MessageColumns(min(rows, BATCH_ROWS))
-        self._resume: dict[int, int] = {}
         self._last_step: dict[Path, int] = {}
         for number, step in enumerate(channel.steps):
             self._last_step[step.path] = number
@@ -308,33 +307,13 @@ class _Copier:
         return MovedMessages(file, os.fsdecode(self._channel.name), current.number, step.sequences, note)
 
     def _copy(self, step: RecordCopy) -> None:
-        run, wanted = step.run, step.sequences
-        whole = run.count == wanted.count()
-        with mapped(step.path, sequential=True) as data:
-            at, crc = self._resume.get(id(run), run.start), self._item.crc.unchecked
-            for batch in scan_slice(data[: run.end], run.subject, crc, columns=self._columns, start=at):
-                if isinstance(batch, DamagedRange):
-                    break
-                begin, last = at, int(batch.sequence[-1])
-                at = batch.end
-                chosen = batch
-                if not whole:
-                    chosen = among(batch, wanted)
-                    # Later pieces of the same run begin after this one.
-                    self._resume[id(run)] = begin
-                if self._channel.origin:
-                    self._relabel(data, chosen)
-                elif len(chosen.sequence):
-                    self._writer.append_records(data, chosen)
-                if self._progress:
-                    self._progress(at - begin)
-                if not whole and last >= wanted.last:
-                    return
-            if at < run.end:
-                raise StoreUnwritableError(
-                    f"{step.path}: has changed at offset {at} since it was scanned",
-                    "make sure that no server uses the store, and run again",
-                )
+        for data, batch in read_run(step.run, step.sequences, self._item.crc.unchecked, columns=self._columns):
+            if self._channel.origin:
+                self._relabel(data, batch)
+            else:
+                self._writer.append_records(data, batch)
+            if self._progress:
+                self._progress(int(batch.ends[-1] - batch.offset[0]))
 
     def _relabel(self, data: Buffer, batch: MessageColumns) -> None:
         """Writes messages anew, because their subject becomes the name of another channel."""
@@ -344,5 +323,4 @@ class _Copier:
 
         replies = part(batch.reply_start.tolist(), batch.reply_size.tolist())
         payloads = part(batch.data_start.tolist(), batch.data_size.tolist())
-        if payloads:
-            self._writer.append(batch.sequence, batch.timestamp, replies, payloads)
+        self._writer.append(batch.sequence, batch.timestamp, replies, payloads)

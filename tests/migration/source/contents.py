@@ -29,7 +29,7 @@ def contents(batches: Iterable[MessageBatch], subject: bytes | None = None) -> d
         assert len(batch) > 0
         assert subject is None or batch.subject == subject
         columns = batch.columns
-        for name in MessageColumns.__slots__:
+        for name in MessageColumns.names:
             assert len(getattr(columns, name)) == len(batch) == columns.capacity, name
         for row, (sequence, timestamp) in enumerate(
             zip(batch.sequence.tolist(), columns.timestamp.tolist(), strict=True)
