@@ -11,16 +11,9 @@ from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
-from stantools.migration.plan.migration_plan import (
-    MigrationPlan,
-    OmittedPart,
-    Remark,
-    RemarkLevel,
-    StreamPlan,
-    TargetPaths,
-)
+from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart, Remark, RemarkLevel, StreamPlan
 from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
-from stantools.migration.plan.plan_options import PlanOptions
+from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.run_options import ApplySettings
 from stantools.migration.targets.stream_load import ExistingPolicy

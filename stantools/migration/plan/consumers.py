@@ -209,14 +209,14 @@ def plan_consumers(
         consumers.append(
             ConsumerPlan(
                 name,
-                kind,
                 durable.channel,
                 durable.name,
-                durable.client,
                 durable.group,
+                durable.client,
+                durable.members,
+                kind,
                 settings,
                 durable.position,
-                durable.members,
             )
         )
     return sorted(consumers, key=lambda consumer: consumer.name)

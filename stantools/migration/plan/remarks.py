@@ -16,8 +16,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.fields import about, format_size
-from stantools.migration.plan.migration_plan import UNLIMITED, LoadMethod, OmittedPart, Remark, RemarkLevel, StreamPlan
+from stantools.migration.plan.migration_plan import UNLIMITED, OmittedPart, Remark, RemarkLevel, StreamPlan
 from stantools.migration.plan.overrides import unused
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.source import ChannelSource, StoreSource
