@@ -100,7 +100,7 @@ def command(
         positions = earlier.state.channels if earlier is not None else {}
         plan.check_positions(source, positions)
         left = plan.after(positions)
-        code = ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
+        code = ExitCode.FINDINGS if source.plan.lossy else ExitCode.CLEAN
         if dry_run:
             show_plan(left, pace, source)
             return code

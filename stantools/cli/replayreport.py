@@ -24,7 +24,7 @@ _SECOND = 1_000_000_000
 
 def warn(source: StoreSource, *, key_given: bool) -> None:
     """Reports on stderr the messages that cannot be replayed, and suspicious ones."""
-    losses = [dropped for dropped in source.dropped if dropped.loss]
+    losses = [dropped for dropped in source.plan.dropped if dropped.loss]
     for dropped in losses[:_MANY]:
         offset = dropped.offset if dropped.offset >= 0 else None
         console.warning(f"not intact: {place_text(dropped.file, offset, '', dropped.reason, dropped.sequences)}")
@@ -45,7 +45,7 @@ def show_plan(plan: ReplayPlan, pace: ReplaySpeed, source: StoreSource) -> None:
             "messages": plan.messages,
             "payload_bytes": plan.payload,
             "seconds": round(pace.seconds(plan), 3),
-            "lost": source.lost,
+            "lost": source.plan.gone,
             "channels": _channels(plan),
         }
         print_json(document)
@@ -77,7 +77,7 @@ def show_outcome(left: ReplayPlan, outcome: ReplayOutcome, source: StoreSource, 
             "already_there": outcome.again,
             "repeated": outcome.repeated,
             "seconds": round(outcome.seconds, 3),
-            "lost": source.lost,
+            "lost": source.plan.gone,
             "state": None if state is None else os.fspath(state),
             "channels": _channels(left),
         }

@@ -116,7 +116,7 @@ class BrokerStateStream:
 
     def _encoded(self) -> Iterator[tuple[bytes, bytes]]:
         yield SERVER, self._source.plan.server.SerializeToString()
-        for client in self._source.clients:
+        for client in self._source.plan.clients:
             yield CLIENT + client.id, client.SerializeToString()
         for channel in self._channels:
             yield CHANNEL + channel.raw_name, MADE

@@ -65,7 +65,7 @@ def test_the_state(store: Path) -> None:
         b"_stanjs.test-cluster." + subject for subject in list(records)[1:3]
     ]
     assert pb.ServerInfo.FromString(records.pop(b"server")) == source.plan.server
-    for client in source.clients:
+    for client in source.plan.clients:
         assert pb.ClientInfo.FromString(records.pop(b"client." + client.id)) == client
     for channel in source.channels:
         assert records.pop(b"chan." + channel.raw_name) == MADE
