@@ -60,8 +60,8 @@ def _server(url: str) -> NatsAddress:
 class ExternalLink(NatsClient):
     """One of the streaming server's connections; logs its events."""
 
-    def __init__(self, servers: list[NatsAddress], manners: ClientSettings) -> None:
-        super().__init__(servers, manners)
+    def __init__(self, servers: list[NatsAddress], settings: ClientSettings) -> None:
+        super().__init__(servers, settings)
         #: called when the server has announced unknown servers
         self.discovered: Callable[[], None] = lambda: None
 
@@ -79,19 +79,19 @@ class ExternalLink(NatsClient):
     async def close(self) -> None:
         """Sends waiting data and disconnects for good."""
         await super().close()
-        STREAMING.debug("connection %r has been closed", self.manners.name)
+        STREAMING.debug("connection %r has been closed", self.settings.name)
 
     def on_lost(self, reason: str) -> None:
-        STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
+        STREAMING.error('connection "%s" has been disconnected: %s', self.settings.name, reason)
 
     def on_back(self) -> None:
-        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
+        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.settings.name, self.server)
 
     def on_unreachable(self, failure: ConnectFailure) -> None:
-        STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
+        STREAMING.debug("connection %r: no connection to %s: %s", self.settings.name, failure.server, failure.problem)
 
     def on_refused(self, text: str) -> None:
-        STREAMING.error('connection "%s": %s', self.manners.name, text)
+        STREAMING.error('connection "%s": %s', self.settings.name, text)
 
     def on_failed(self, problem: Exception) -> None:
         NATS.error("Error in a handler: %r", problem)
@@ -125,7 +125,7 @@ class ExternalLink(NatsClient):
             STREAMING.error(
                 'connection "%s": nats: maximum payload exceeded: a message of %d bytes is not sent, as max_payload of '
                 "the NATS server is %d",
-                self.manners.name,
+                self.settings.name,
                 size,
                 self.max_payload,
             )
@@ -216,9 +216,9 @@ class ExternalBus:
         discover_prefix: bytes = b"",
     ) -> None:
         self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
-        places, manners = servers(options), _client_settings(options)
+        places, settings = servers(options), _client_settings(options)
         self._links = {
-            role: ExternalLink(places, replace(manners, name=client_name(cluster_id, role))) for role in roles
+            role: ExternalLink(places, replace(settings, name=client_name(cluster_id, role))) for role in roles
         }
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.

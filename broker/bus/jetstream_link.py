@@ -35,25 +35,25 @@ class _LastingConnection(NatsConnection):
 
     def __init__(self, options: ConnectOptions, name: str) -> None:
         super().__init__(options, name)
-        self.manners = replace(self.manners, attempts=None)
+        self.settings = replace(self.settings, attempts=None)
         self.lost_handlers: dict[bytes, Callable[[], None]] = {}  #: by prefix: called when the connection is lost
 
     def on_lost(self, reason: str) -> None:
         super().on_lost(reason)
-        STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
+        STREAMING.error('connection "%s" has been disconnected: %s', self.settings.name, reason)
         for lost in tuple(self.lost_handlers.values()):
             lost()
 
     def on_back(self) -> None:
-        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
+        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.settings.name, self.server)
 
     def on_unreachable(self, failure: ConnectFailure) -> None:
         super().on_unreachable(failure)
-        STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
+        STREAMING.debug("connection %r: no connection to %s: %s", self.settings.name, failure.server, failure.problem)
 
     def on_refused(self, text: str) -> None:
         super().on_refused(text)
-        STREAMING.error('connection "%s": %s', self.manners.name, text)
+        STREAMING.error('connection "%s": %s', self.settings.name, text)
 
 
 class JetStreamLink:

@@ -34,8 +34,7 @@ from stantools.cli.reporttext import preview, show
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.plan.migration_plan import TargetPaths
-from stantools.migration.plan.plan_options import PlanOptions
+from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import OUT, Option, option
@@ -532,7 +531,7 @@ def job(
 
 def _parallelism(out: Path | None, options: ApplyOptions, settings: ApplySettings, cluster: Cluster) -> int | None:
     """Returns the number of streams to process at the same time; None for no limit."""
-    from stantools.migration.plan.migration_plan import LoadMethod
+    from stantools.migration.plan.choices import LoadMethod
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
     if given or (out is None and options.way is LoadMethod.ARCHIVE):

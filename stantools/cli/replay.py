@@ -151,7 +151,7 @@ def _warn(source: StoreSource, *, key_given: bool) -> None:
     """Reports on stderr the messages that cannot be replayed, and suspicious ones."""
     from stantools.inspection.report import place_text
 
-    losses = [dropped for dropped in source.dropped if dropped.loss]
+    losses = [dropped for dropped in source.plan.dropped if dropped.loss]
     for dropped in losses[:_MANY]:
         place = place_text(dropped.file, dropped.offset, 0, dropped.reason, dropped.sequences)
         console.warning(f"not intact: {place}")

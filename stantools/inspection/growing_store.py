@@ -20,7 +20,16 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, extend_survey, survey_slice
 from stantools.progress import Progress
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles, list_channel, open_datastore
-from stantools.store.safe_end import ChannelPosition, ChannelSnapshot, Sign, SlicePosition, WatchedSlice, settling, sign
+from stantools.store.safe_end import (
+    ChannelPosition,
+    ChannelSnapshot,
+    Sign,
+    SlicePosition,
+    WatchedSlice,
+    growing_slice,
+    settling,
+    sign,
+)
 from stantools.work import ThreadWork, WorkFailure
 
 #: Attempts at a channel whose files disappear during the survey.
@@ -119,7 +128,7 @@ class _StoreLook:
         directory = self.root / name
         listed = sign(os.fspath(directory))
         files = list_channel(directory)
-        live = self._live_number(files)
+        live = growing_slice(files.slices, files.raw_name, self.crc)
         # File states from before the survey: a change during it is then seen the next time.
         paths = tuple(map(str, self._growing_files(files, live)))
         signs = tuple(map(sign, paths))
@@ -145,15 +154,6 @@ class _StoreLook:
         seen.settles = settling(newest) if waiting else float("inf")
         return seen
 
-    def _live_number(self, files: ChannelFiles) -> int | None:
-        """Returns the number of the slice that is written: the last one with messages."""
-        for each in reversed(files.slices):
-            if each.data_size > FILE_HEADER_SIZE:
-                with self._watched(files, each) as watched:
-                    if watched.first() is not None:
-                        return each.number
-        return None
-
     def _growing_files(self, files: ChannelFiles, live: int | None) -> Iterator[Path]:
         """Yields the data file and the index that grow; the directory's state shows new files."""
         for each in files.slices:
@@ -166,7 +166,7 @@ class _StoreLook:
         self, files: ChannelFiles, each: SliceFiles, old: SliceSurvey | None, last: SlicePosition | None, *, grows: bool
     ) -> tuple[SliceSurvey, SlicePosition | None]:
         """Surveys a slice, or continues its survey; returns it with the last message if that is known."""
-        with self._watched(files, each) as watched:
+        with WatchedSlice(each, files.raw_name, self.crc) as watched:
             if old and (
                 watched.size < old.size or (last and not watched.continues(ChannelPosition(each.number, *last)))
             ):
@@ -184,13 +184,6 @@ class _StoreLook:
             return survey, mark if complete else None
         grown = old if old.size == size else extend_survey(old, files.raw_name, self.crc, size)
         return grown, mark if complete else None
-
-    def _watched(self, files: ChannelFiles, each: SliceFiles) -> WatchedSlice:
-        assert each.data is not None
-        try:
-            return WatchedSlice(str(each.data), str(each.data.with_suffix(".idx")), files.raw_name, self.crc)
-        except FileNotFoundError as error:
-            raise StoreUnreadableError(f"{each.data}: is gone since it was listed", "look again") from error
 
 
 def _ends(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:

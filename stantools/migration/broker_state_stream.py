@@ -17,14 +17,8 @@ from functools import cached_property
 
 from stantools.errors import RefusedError
 from stantools.format.columns import MessageColumns
-from stantools.migration.plan.migration_plan import (
-    ChannelPart,
-    LoadMethod,
-    MigrationPlan,
-    Remark,
-    RemarkLevel,
-    StreamPlan,
-)
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import ChannelPart, MigrationPlan, Remark, RemarkLevel, StreamPlan
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import CHANNEL, CLIENT, MADE, SERVER, SUBSCRIPTION, StreamNames, encode_members
 from stantools.notation import counted
@@ -122,7 +116,7 @@ class BrokerStateStream:
 
     def _encoded(self) -> Iterator[tuple[bytes, bytes]]:
         yield SERVER, self._source.plan.server.SerializeToString()
-        for client in self._source.clients:
+        for client in self._source.plan.clients:
             yield CLIENT + client.id, client.SerializeToString()
         for channel in self._channels:
             yield CHANNEL + channel.raw_name, MADE

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
-from stantools.migration.plan.migration_plan import TargetPaths
-from stantools.migration.plan.plan_options import KEEP_ENCRYPTED
+from stantools.migration.plan.plan_options import KEEP_ENCRYPTED, TargetPaths
 from stantools.options import (
     ACCEPT_LOSS,
     AGE,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from stantools.migration.store_follower import EndDetector
     from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.store.read_options import ReadOptions
-
 _PLACES = dict(declared(TargetPaths))
 
 

@@ -14,7 +14,6 @@ from itertools import chain, islice
 
 from stantools.format.crc import Crc
 from stantools.format.encryption import master_key, may_be_encrypted
-from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
 from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, BatchFinisher, StepReader
 from stantools.progress import Progress
@@ -240,30 +239,6 @@ class StoreSource:
     channels: list[ChannelSource]  #: sorted by name as bytes
     key: DecryptionKey = DecryptionKey()
     nodes: tuple[NodeFiles, ...] = ()  #: merged nodes of a cluster; () for a single store
-
-    @property
-    def dropped(self) -> list[DroppedData]:
-        """Records that cannot be taken, or are excluded."""
-        return self.plan.dropped
-
-    @property
-    def changes(self) -> list[str]:
-        """Differences between stored and migrated data, in words."""
-        return self.plan.changes
-
-    @property
-    def lost(self) -> int:
-        """Missing messages, and existing ones that are excluded."""
-        return self.plan.gone
-
-    @property
-    def lossy(self) -> bool:
-        """Some records cannot be taken."""
-        return self.plan.lossy
-
-    @property
-    def clients(self) -> list[pb.ClientInfo]:
-        return self.plan.clients
 
     def channel(self, name: str) -> ChannelSource | None:
         return next((channel for channel in self.channels if channel.name == name), None)

@@ -19,7 +19,8 @@ from stantools.migration.journal import (
     remembered_streams,
 )
 from stantools.migration.plan.checks import find_changes, find_encrypted, find_problems
-from stantools.migration.plan.migration_plan import LoadMethod, MigrationPlan, Remark, RemarkLevel
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import MigrationPlan, Remark, RemarkLevel
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared_stream import prepare
 from stantools.migration.source import SourceOptions, StoreSource, open_source

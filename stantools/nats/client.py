@@ -104,7 +104,7 @@ class NatsClient:
     """A connection to one of `servers`, which are tried in this order, before those that they announce."""
 
     def __init__(self, servers: Sequence[NatsAddress], settings: ClientSettings) -> None:
-        self.manners = settings
+        self.settings = settings
         self.server = servers[0]  #: the current or last server
         self.handlers: dict[int, Handler] = {}  #: handlers of the subscriptions by number
         self.info: dict[str, Any] = {}  #: the last INFO of the server
@@ -151,7 +151,7 @@ class NatsClient:
         if session := self._session:
             session.close()
             try:
-                async with asyncio.timeout(self.manners.timeout):
+                async with asyncio.timeout(self.settings.timeout):
                     await session.ended.wait()
             except TimeoutError:  # the server reads nothing any more
                 session.abort("")
@@ -181,7 +181,7 @@ class NatsClient:
         self._error = ""
         self._tried = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self.manners.timeout):
+            async with asyncio.timeout(self.settings.timeout):
                 await self._log_in(session, server, info)
         except (OSError, TimeoutError, NatsError) as problem:
             session.abort("it could not be set up")
@@ -195,15 +195,15 @@ class NatsClient:
         self._session = session
         for sid, (subject, queue) in self._subjects.items():
             session.write(encoding.subscribe(subject, sid, queue))
-        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.settings.ping, self._ping)
         self._settled.set()
         return None
 
     async def _log_in(self, session: NatsSession, server: NatsAddress, info: dict[str, Any]) -> None:
-        manners = self.manners
+        settings = self.settings
         loop = asyncio.get_running_loop()
-        name = manners.tls_name or server.name
-        at_once = manners.tls_first or (server.web and server.tls)
+        name = settings.tls_name or server.name
+        at_once = settings.tls_first or (server.web and server.tls)
         context = self._tls() if at_once else None
         if server.web:
             await self._open_websocket(session, server, context, name)
@@ -216,7 +216,7 @@ class NatsClient:
             if server.web or not (info.get("tls_required") or info.get("tls_available")):
                 raise NotEncryptedError("nats: secure connection not available")
             await session.secure(self._tls(), name)
-        session.write(encoding.connect(manners.login.options(manners.name, server, info)))
+        session.write(encoding.connect(settings.login.options(settings.name, server, info)))
         if not await session.pong():
             raise ConnectionResetError("the connection was closed")
 
@@ -234,15 +234,15 @@ class NatsClient:
             session.abort("nats: stale connection")
             return
         session.ping(lambda good: None)
-        self._ping_task = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._ping_task = asyncio.get_running_loop().call_later(self.settings.ping, self._ping)
 
     async def _reconnect(self) -> None:
-        manners, loop = self.manners, asyncio.get_running_loop()
+        settings, loop = self.settings, asyncio.get_running_loop()
         attempts: Counter[NatsAddress] = Counter()
         refusals: Counter[NatsAddress] = Counter()
         given_up: set[NatsAddress] = set()
         while servers := [server for server in self._servers if server not in given_up]:
-            await asyncio.sleep(self._tried + manners.pause - loop.time())
+            await asyncio.sleep(self._tried + settings.pause - loop.time())
             for server in servers:
                 if (failure := await self._connect_to(server)) is None:
                     self._reconnect_task = None
@@ -251,7 +251,7 @@ class NatsClient:
                 self.on_unreachable(failure)
                 attempts[server] += 1
                 refusals[server] = refusals[server] + 1 if isinstance(failure.problem, LoginError) else 0
-                if manners.attempts and (attempts[server] == manners.attempts or refusals[server] == _MAX_REFUSALS):
+                if settings.attempts and (attempts[server] == settings.attempts or refusals[server] == _MAX_REFUSALS):
                     given_up.add(server)
         self._closed = True
         self._reconnect_task = None
@@ -340,7 +340,7 @@ class NatsClient:
             self._session.write(encoding.unsubscribe(sid))
 
     def new_inbox(self) -> bytes:
-        return f"{self.manners.inbox}.{secrets.token_hex(11)}".encode()
+        return f"{self.settings.inbox}.{secrets.token_hex(11)}".encode()
 
     def ask(self, subject: bytes, payload: bytes, answered: Callable[[NatsMessage], None]) -> bytes:
         """Sends a request, if there is a connection.

@@ -60,7 +60,7 @@ class NatsConnection(NatsClient):
         context = None
         if options.wants_tls:
             context = tls_context(options.tls_ca, options.tls_cert, options.tls_key, verify=not options.tls_insecure)
-        manners = ClientSettings(
+        settings = ClientSettings(
             name,
             options.login,
             context,
@@ -72,7 +72,7 @@ class NatsConnection(NatsClient):
             ping=_PING_SECONDS,
             inbox=options.inbox_prefix or _DEFAULT_INBOX,
         )
-        super().__init__([NatsAddress.parse(server) for server in options.servers], manners)
+        super().__init__([NatsAddress.parse(server) for server in options.servers], settings)
         self.options = options
         # pending waits, with the subjects that they depend on
         self._watches: dict[asyncio.Future[NatsError], frozenset[str]] = {}
@@ -303,7 +303,7 @@ class NatsConnection(NatsClient):
         for failed, subjects in self._watches.items():
             if not failed.done() and subject in subjects:
                 failed.set_result(PermissionDeniedError(subject, action, self.options.user))
-        if action == "subscribe to" and subject.startswith(f"{self.manners.inbox}."):
+        if action == "subscribe to" and subject.startswith(f"{self.settings.inbox}."):
             # no answer to anything can arrive
             self._inbox_forbidden = True
             self._tell(self._inbox_denied())
@@ -318,7 +318,7 @@ class NatsConnection(NatsClient):
 
     def _inbox_denied(self) -> PermissionDeniedError:
         remedy = "let the user subscribe to it, or name an inbox that it may use with --inbox-prefix"
-        return PermissionDeniedError(f"{self.manners.inbox}.>", "subscribe to", self.options.user, remedy)
+        return PermissionDeniedError(f"{self.settings.inbox}.>", "subscribe to", self.options.user, remedy)
 
     def _reconnect_error(self) -> ConnectionLostError:
         reason = f": {self._reason}" if self._reason else ""

@@ -50,8 +50,10 @@ def stream_name(channel: str, prefix: str = "") -> str:
 
 
 def with_hash(name: str, source: str, count: int = 8) -> str:
-    """Appends digits of a hash to a name, which is cut to make room for them."""
-    return f"{name[: LONGEST - 1 - count]}-{digits(source, count)}"
+    """Appends digits of a hash to a name, which is cut so that both have at most `LONGEST` bytes."""
+    while len(os.fsencode(name)) > LONGEST - 1 - count:
+        name = name[:-1]
+    return f"{name}-{digits(source, count)}"
 
 
 def apart(names: Sequence[str], origins: Sequence[str], taken: Collection[str] = ()) -> list[str]:

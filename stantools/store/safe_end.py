@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -31,6 +30,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     ScanStop,
 )
+from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import mapped, open_regular
 from stantools.store.resync import DamagedRange
@@ -100,25 +100,42 @@ class ChannelSnapshot:
         return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
+def has_messages(files: SliceFiles, channel: bytes, crc: Crc) -> bool:
+    if files.data_size <= FILE_HEADER_SIZE:
+        return False
+    if files.index_size >= FILE_HEADER_SIZE + INDEX_RECORD_SIZE:
+        return True
+    try:
+        with WatchedSlice(files, channel, crc) as watched:
+            return watched.first() is not None
+    except StoreUnreadableError:
+        return True  # its reader reports it
+
+
+def growing_slice(slices: Sequence[SliceFiles], channel: bytes, crc: Crc) -> int | None:
+    """Returns the number of the slice that a server writes: of these, the last one with messages, if any has."""
+    return next((each.number for each in reversed(slices) if has_messages(each, channel, crc)), None)
+
+
 class WatchedSlice:
     """A slice's data file, opened for inspection.
 
     `size` counts the bytes of the data file, which has all messages that the index names. `written` is the time of
-    the last write, seconds since 1970. Raises FileNotFoundError if the data file does not exist, and
-    StoreUnreadableError if it cannot be read.
+    the last write, seconds since 1970. Raises StoreUnreadableError if the data file cannot be read, or is gone.
     """
 
-    def __init__(self, data: str, index: str | None, channel: bytes, crc: Crc) -> None:
-        self._path, self._index_path = data, index
+    def __init__(self, files: SliceFiles, channel: bytes, crc: Crc) -> None:
+        assert files.data is not None
+        self._path, self._index_path = files.data, files.index or files.data.with_suffix(".idx")
         self._rows = 0
         self._channel, self._crc = channel, crc
         self._tail: bytes | None = None
         self._index_is_torn = False
         try:
-            self._data, status = open_regular(data)
+            self._data, status = open_regular(self._path)
         except StoreUnreadableError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise error.__cause__ from None
+                raise StoreUnreadableError(f"{self._path}: is gone since it was listed", "look again") from error
             raise
         self.size, self.written = status.st_size, status.st_mtime
 
@@ -178,8 +195,8 @@ class WatchedSlice:
         The part has at least one message; None is no limit. Returns the place and the number of messages before it;
         None if the part cannot be divided.
         """
-        if self._index_path is not None and self.indexed() is not None:
-            with mapped(Path(self._index_path)) as buffer:
+        if self.indexed() is not None:
+            with mapped(self._index_path) as buffer:
                 index = SliceIndex.whole(buffer)
                 first, stop = index.first("offset", start), len(index)
                 if max_bytes is not None:
@@ -199,7 +216,7 @@ class WatchedSlice:
         entry = self._decode(self._index_records(last=False))
         if entry is not None and (mark := self._confirm(entry)) is not None:
             return mark
-        with mapped(Path(self._path)) as data:
+        with mapped(self._path) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
                 if not isinstance(part, DamagedRange):
                     return _mark(part, 0)
@@ -223,7 +240,7 @@ class WatchedSlice:
 
     def behind(self, at: ChannelPosition) -> int | None:
         """Returns the offset of the first message later than the last one that was read; None if there is none."""
-        with mapped(Path(self._path)) as data:
+        with mapped(self._path) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
                 if isinstance(part, DamagedRange):
                     continue
@@ -238,8 +255,6 @@ class WatchedSlice:
 
     def _index_records(self, *, last: bool) -> bytes:
         """Returns the last few whole records of the index, or the first one; none if it cannot be read."""
-        if self._index_path is None:
-            return b""
         try:
             flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
             descriptor = os.open(self._index_path, flags)
@@ -277,7 +292,7 @@ class WatchedSlice:
         if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
             return SlicePosition(end, entry.sequence, entry.timestamp, entry.size)
         # Not as the server encodes it: then the whole record must prove it.
-        with mapped(Path(self._path)) as data:
+        with mapped(self._path) as data:
             if end > len(data):
                 return None
             found = message_at(data, entry.offset, self._channel, self._crc)
@@ -295,7 +310,7 @@ class WatchedSlice:
         """
         self._rows = 0
         mark: SlicePosition | None = None
-        with mapped(Path(self._path)) as data:
+        with mapped(self._path) as data:
             for part in self._scan(data[: self.size if limit is None else min(limit, self.size)], start):
                 if isinstance(part, DamagedRange):
                     if not self.settled and part.stop in (
@@ -320,7 +335,7 @@ class WatchedSlice:
 
     def _last_good(self) -> SlicePosition | None:
         mark: SlicePosition | None = None
-        with mapped(Path(self._path), sequential=True) as data:
+        with mapped(self._path, sequential=True) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
                 if not isinstance(part, DamagedRange):
                     mark = _mark(part, -1)

@@ -10,7 +10,8 @@ import pytest
 from stantools.errors import ExitCode, UsageError
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.broker_state_stream import find_obstacles
-from stantools.migration.plan.migration_plan import LoadMethod, MigrationPlan, TargetRef
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import MigrationPlan, TargetRef
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.plan.planner import make_plan
@@ -64,7 +65,7 @@ def test_the_state(store: Path) -> None:
         b"_stanjs.test-cluster." + subject for subject in list(records)[1:3]
     ]
     assert pb.ServerInfo.FromString(records.pop(b"server")) == source.plan.server
-    for client in source.clients:
+    for client in source.plan.clients:
         assert pb.ClientInfo.FromString(records.pop(b"client." + client.id)) == client
     for channel in source.channels:
         assert records.pop(b"chan." + channel.raw_name) == MADE

@@ -12,7 +12,8 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.migration.journal import Journal
-from stantools.migration.plan.migration_plan import LoadMethod, MigrationPlan, StreamPlan
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import MigrationPlan, StreamPlan
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared_stream import prepare

@@ -13,9 +13,8 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.inspection.report import NextStep, ReportRemark, command_line
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
 from stantools.migration.migration_report import migration_plan_report, migration_report
-from stantools.migration.plan.migration_plan import TargetPaths
 from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
-from stantools.migration.plan.plan_options import PlanOptions
+from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.run_options import ApplySettings
 from stantools.migration.targets.stream_load import ExistingPolicy

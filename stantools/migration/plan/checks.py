@@ -9,12 +9,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 
-from stantools.migration.plan.fields import CONSUMER_FIELDS, FOUND, STREAM_FIELDS
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
 from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
-    LoadMethod,
     MigrationPlan,
     Remark,
     RemarkLevel,
@@ -130,7 +130,7 @@ def _settings(plan: MigrationPlan, stream: StreamPlan) -> Iterator[Remark]:
     for field in STREAM_FIELDS:
         if version and version[:2] < field.since and field.key in settings and field.key != "metadata":
             present = ".".join(map(str, version))
-            text = f"{field.label} needs server {field.since[0]}.{field.since[1]}, the target has {present}"
+            text = f"{field.name} needs server {field.since[0]}.{field.since[1]}, the target has {present}"
             yield _warning(name, text + ": the server ignores it", "take it out")
 
 
@@ -179,7 +179,7 @@ def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Remark]:
         if "max_waiting" in settings:
             yield _problem(about, "max_waiting is for pull consumers", "take it out")
         return
-    wrong = [f.label for f in CONSUMER_FIELDS if f.key in settings and f.key in _PUSH_ONLY]
+    wrong = [f.name for f in CONSUMER_FIELDS if f.key in settings and f.key in _PUSH_ONLY]
     if wrong:
         text = f"a pull consumer has no {', '.join(wrong)}"
         yield _problem(about, text, "remove them, or use `kind: push`")
@@ -317,9 +317,9 @@ def _difference(then: ChannelPart, now: ChannelPart) -> str:
     if then == now:
         return ""
     parts = [
-        f"{field.key} {getattr(then, field.key)} became {getattr(now, field.key)}"
-        for field in FOUND[:5]
-        if getattr(then, field.key) != getattr(now, field.key)
+        f"{name} {getattr(then, name)} became {getattr(now, name)}"
+        for name in ("messages", "first", "last", "bytes", "lost")
+        if getattr(then, name) != getattr(now, name)
     ]
     was, _, subscribers = then.fingerprint.partition("-")
     if not parts and was != now.fingerprint.partition("-")[0]:

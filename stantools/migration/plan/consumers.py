@@ -29,7 +29,7 @@ from stantools.migration.plan.migration_plan import (
     Remark,
     RemarkLevel,
 )
-from stantools.nats.stream_names import choose, digits, safe_name
+from stantools.nats.stream_names import choose, safe_name, with_hash
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription
@@ -209,14 +209,14 @@ def plan_consumers(
         consumers.append(
             ConsumerPlan(
                 name,
-                kind,
                 durable.channel,
                 durable.name,
-                durable.client,
                 durable.group,
+                durable.client,
+                durable.members,
+                kind,
                 settings,
                 durable.position,
-                durable.members,
             )
         )
     return sorted(consumers, key=lambda consumer: consumer.name)
@@ -234,4 +234,4 @@ def _candidates(durable: Durable) -> list[str]:
         ]
     key = "\0".join((durable.channel, durable.client, durable.name, durable.group))
     names = [safe_name(text) for text in wanted]
-    return [*names, f"{safe_name(names[0][:180])}-{digits(key, 16)}"]
+    return [*names, with_hash(names[0], key, 16)]

@@ -206,29 +206,3 @@ def _found(node: yaml.Node) -> str:
         return "a list"
     text = str(node.value)
     return repr(text if len(text) <= 60 else f"{text[:60]}…") if text else "empty"
-
-
-_WORDS = frozenset(("~", "null", "y", "n", "none", "true", "false", "yes", "no", "on", "off"))
-_PLAIN_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_/$")
-_PLAIN = _PLAIN_START | frozenset("0123456789.-+=()")
-
-
-def quoted(text: str) -> str:
-    """Returns a text as YAML: plain if it cannot be misread, else in double quotes.
-
-    Text that is not UTF-8 (surrogate escapes, as in file names) becomes base64.
-    """
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        return f"!!binary {base64.b64encode(os.fsencode(text)).decode()}"
-    if text and text[0] in _PLAIN_START and _PLAIN.issuperset(text) and text.lower() not in _WORDS:
-        return text
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character.isprintable():
-        return character
-    number = ord(character)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,49 +1,70 @@
-"""The lines of a plan, declared once: name, reader, check, writer and default of each.
+"""The lines of a plan: how each is read and written.
 
-`planfile` reads and writes a plan by these tables, in their order; overrides and the advice at the head of a plan
-use them as well. Two kinds of stream settings are left out on purpose: those that change the messages (mirrors,
-sources, transforms, republishing, per-message lifetimes), and the start of a consumer, which its position defines.
+A record of `migration_plan` is its own declaration: `lines` derives a line from every field whose type has a codec,
+with the field's name and default; `Annotated` adds what differs. The settings of streams and consumers are tables of
+the same lines, in the order of the file. Two kinds of stream settings are left out on purpose: those that change the
+messages (mirrors, sources, transforms, republishing, per-message lifetimes), and the start of a consumer, which its
+position defines.
 
-Values are written for people and exact in both directions. A reader raises ValueError with the expected form.
+Values are written for people and exact in both directions. A parser raises ValueError with the expected form.
 
     90s, 1d12h, 1.5s     durations: nanoseconds; written by `notation.format_duration`
     4096, 64KB, 1GB      sizes: bytes, in powers of 1024 as in the streaming server
     2020-09-13T12:26:40.000000001Z
     1, 3, 5-7            sequences
+
+Nothing here imports YAML: the help of a verb loads the records.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import enum
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from stantools import notation
-from stantools.inspection.subscribers import as_ranges
-from stantools.migration.plan.document import PlanSection, Value, quoted
-from stantools.migration.plan.migration_plan import ConsumerKind, LoadMethod, RemarkLevel, SourceRef, TargetKind
 from stantools.nats.stream_names import name_problem, subject_problem
-from stantools.notation import format_duration, format_time
+from stantools.notation import describe_ranges, format_duration, format_time
+
+if TYPE_CHECKING:
+    from stantools.migration.plan.document import PlanSection, Value
+
+_Record = TypeVar("_Record")
 
 _SIZES = {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 _NUMBER = re.compile(r"\d{1,3}(?:_?\d{3}){0,6}|\d{1,20}", re.ASCII)
 _SEQUENCES = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 #: limit of sequences in one set; more are taken for a typing mistake
 SEQUENCE_LIMIT = 4_000_000
+NO_LIMIT = "unlimited"
+WIDTH = 110
+_MAX_I32 = (1 << 31) - 1
 _MAX_I64 = (1 << 63) - 1
 _MAX_U64 = (1 << 64) - 1
+_SECOND = 1_000_000_000
 
 
-def read_duration(text: str) -> int:
+# Values as text.
+
+
+def read_duration(text: str, minimum: int = 0) -> int:
     try:
         duration = notation.parse_duration(text)
     except ValueError:
         raise ValueError("a duration such as 30s, 72h or 1d12h") from None
+    if duration < minimum:
+        raise ValueError(f"at least {format_duration(minimum)}")
     if duration > _MAX_I64:
         raise ValueError("a duration of at most 292 years")
     return duration
@@ -57,13 +78,13 @@ def format_size(count: int) -> str:
     return str(count)
 
 
-def read_size(text: str) -> int:
+def read_size(text: str, maximum: int = _MAX_I64) -> int:
     try:
         count = notation.parse_size(text)
     except ValueError:
         raise ValueError("a number of bytes such as 4096, 64MB or 1GB") from None
-    if count > _MAX_I64:
-        raise ValueError("a number of bytes below 8388608TB")
+    if count > maximum:
+        raise ValueError(f"at most {maximum} bytes")
     return count
 
 
@@ -75,10 +96,11 @@ def about(count: int) -> str:
     return f"{count} B"
 
 
-def parse_number(text: str, maximum: int = _MAX_U64) -> int:
-    """Reads a number >= 0, with or without `_` between groups of three digits."""
-    if not _NUMBER.fullmatch(text) or int(text) > maximum:
-        raise ValueError(f"a number from 0 to {maximum}" if maximum < _MAX_I64 else "a number such as 1000000")
+def parse_number(text: str, minimum: int = 0, maximum: int = _MAX_U64) -> int:
+    """Reads a number, with or without `_` between groups of three digits."""
+    if not _NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
+        bounds = f"a number from {minimum} to {maximum}"
+        raise ValueError(bounds if minimum or maximum < _MAX_I64 else "a number such as 1000000")
     return int(text)
 
 
@@ -95,8 +117,9 @@ def parse_time(text: str) -> int:
 
 def format_sequences(sequences: Iterable[int]) -> str:
     """Formats rising sequences: `1, 3, 5-7`; `none` if there are none."""
-    ranges = as_ranges(list(sequences))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
+    from stantools.inspection.subscribers import as_ranges
+
+    return describe_ranges(as_ranges(list(sequences)), sys.maxsize)
 
 
 def parse_sequences(text: str) -> tuple[int, ...]:
@@ -116,136 +139,124 @@ def parse_sequences(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-NO_LIMIT = "unlimited"
-WIDTH = 110
-_MAX_I32 = (1 << 31) - 1
-_SECOND = 1_000_000_000
-_UNSET: Any = object()
-_REQUIRED: Any = object()
+def _parse_version(text: str) -> tuple[int, ...]:
+    if not (match := _VERSION.fullmatch(text)):
+        raise ValueError("a version such as 2.10.26")
+    return tuple(map(int, match.groups()))
 
 
-@dataclass(frozen=True)
-class PlanField:
-    key: str  #: attribute, or name in the JetStream configuration
-    read: Callable[[Value], Any] = Value.text  #: value from YAML; raises UsageError
-    write: Callable[[Any], str] = quoted  #: YAML of a value
-    name: str = ""  #: name in a plan, if it differs from `key`
-    since: tuple[int, int] = (2, 2)  #: first server version with the setting
-    default: Any = _UNSET  #: value of a missing line; a default is not written
-    shown: bool = False  #: the default is written as well
-    comment: str = ""  #: comment at the end of the line
-
-    @property
-    def label(self) -> str:
-        return self.name or self.key
+_WORDS = frozenset(("~", "null", "y", "n", "none", "true", "false", "yes", "no", "on", "off"))
+_PLAIN_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_/$")
+_PLAIN = _PLAIN_START | frozenset("0123456789.-+=()")
 
 
-def _number(value: Value, minimum: int = 0, maximum: int = _MAX_I64) -> int:
-    number = value.read(parse_number)
-    if not minimum <= number <= maximum:
-        raise value.wrong(f"a number from {minimum} to {maximum}")
-    return number
+def quoted(text: str) -> str:
+    """Returns a text as YAML: plain if it cannot be misread, else in double quotes.
+
+    Text that is not UTF-8 (surrogate escapes, as in file names) becomes base64.
+    """
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return f"!!binary {base64.b64encode(os.fsencode(text)).decode()}"
+    if text and text[0] in _PLAIN_START and _PLAIN.issuperset(text) and text.lower() not in _WORDS:
+        return text
+    return '"' + "".join(_escaped(character) for character in text) + '"'
 
 
-def _read_limit(value: Value, parse: Callable[[str], int], none: int) -> int:
-    """Reads a limit; 0 and -1 also mean "no limit", as in streaming and in JetStream."""
-    text = value.text()
-    return none if text in (NO_LIMIT, "none", "-1") else value.read(parse) or none
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isprintable():
+        return character
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _size(text: str, maximum: int) -> int:
-    size = read_size(text)
-    if size > maximum:
-        raise ValueError(f"at most {maximum} bytes")
-    return size
-
-
-def _limit(
-    key: str, parse: Callable[[str], int], write: Callable[[int], str], none: int = -1, default: Any = _UNSET
-) -> PlanField:
-    def shown(limit: int) -> str:
-        return NO_LIMIT if limit == none else write(limit)
-
-    return PlanField(key, lambda value: _read_limit(value, parse, none), shown, default=default)
-
-
-def _flag(key: str, **more: Any) -> PlanField:
-    return PlanField(key, Value.flag, lambda v: "yes" if v else "no", **more)
-
-
-def _choice(key: str, *possible: str, **more: Any) -> PlanField:
-    return PlanField(key, lambda value: value.choice(*possible), str, **more)
-
-
-def _member(key: str, kind: type[enum.StrEnum]) -> PlanField:
-    return PlanField(key, lambda value: kind(value.choice(*kind)), str, default=_REQUIRED)
-
-
-def _count(key: str, default: Any = _REQUIRED, maximum: int = _MAX_U64) -> PlanField:
-    return PlanField(key, lambda value: value.read(partial(parse_number, maximum=maximum)), str, default=default)
-
-
-def _time(key: str, name: str, default: Any = _REQUIRED) -> PlanField:
-    return PlanField(key, lambda value: value.read(parse_time), lambda v: quoted(format_time(v)), name, default=default)
-
-
-def _duration(value: Value, minimum: int = 0) -> int:
-    duration = value.read(read_duration)
-    if duration < minimum:
-        raise value.wrong(f"at least {format_duration(minimum)}")
-    return duration
-
-
-def _description(value: Value) -> str:
-    text = value.text()
-    if len(text.encode("utf-8", "surrogateescape")) > 4096:
-        raise value.fail("a description must not be longer than 4096 bytes")
-    return text
-
-
-def _path(value: Value) -> str:
-    text = value.text()
-    if "\0" in text:
-        raise value.wrong("the path of a store")
-    return text
-
-
-def _subject(value: Value, *, wildcards: bool = False) -> str:
-    text = value.text()
-    if problem := subject_problem(text, wildcards=wildcards):
-        raise value.fail(problem)
-    return text
-
-
-def _name(value: Value, noun: str) -> str:
-    text = value.text()
-    if problem := name_problem(text):
-        raise value.fail(f"{text!r} cannot be the name of a {noun}: {problem}")
-    return text
-
-
-def _listed(value: Value, read: Callable[[Value], str] = Value.text) -> tuple[str, ...]:
-    return tuple(read(item) for item in value.items())
+def _write_list(texts: Iterable[str]) -> str:
+    return "[" + ", ".join(map(quoted, texts)) + "]"
 
 
 def _write_long_list(texts: Iterable[str]) -> str:
     return "".join(f"\n    - {quoted(text)}" for text in texts)
 
 
-def _version(value: Value) -> tuple[int, int, int]:
-    parts = value.text().split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise value.wrong("a version such as 2.10.26")
-    major, minor, patch = map(int, parts)
-    return major, minor, patch
+def _write_texts(texts: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{quoted(key)}: {quoted(text)}" for key, text in texts.items()) + "}"
 
 
 def _write_sequences(sequences: Sequence[int]) -> str:
     text = format_sequences(sequences)
     if len(text) <= WIDTH:
         return text
-    lines = textwrap.wrap(text, WIDTH - 5, break_long_words=False, break_on_hyphens=False)
-    return ">-" + "".join(f"\n      {line}" for line in lines)
+    parts = textwrap.wrap(text, WIDTH - 5, break_long_words=False, break_on_hyphens=False)
+    return ">-" + "".join(f"\n      {part}" for part in parts)
+
+
+# Codecs.
+
+
+class Codec(NamedTuple):
+    read: Callable[[Value], Any]  #: value from YAML; raises UsageError
+    write: Callable[[Any], str] = quoted  #: YAML of a value
+
+
+def _parsed(parse: Callable[[str], Any], write: Callable[[Any], str] = str) -> Codec:
+    return Codec(lambda value: value.read(parse), write)
+
+
+def _checked(problem: Callable[[str], str]) -> Codec:
+    """A text; `problem` returns the reason why it is not allowed, else ""."""
+
+    def read(value: Value) -> str:
+        text = value.text()
+        if reason := problem(text):
+            raise value.fail(reason)
+        return text
+
+    return Codec(read)
+
+
+def _listed(item: Codec, write: Callable[[Any], str] = _write_list) -> Codec:
+    return Codec(lambda value: tuple(item.read(each) for each in value.items()), write)
+
+
+def number(minimum: int, maximum: int) -> Codec:
+    return _parsed(partial(parse_number, minimum=minimum, maximum=maximum))
+
+
+def choice(*possible: str) -> Codec:
+    return Codec(lambda value: value.choice(*possible), str)
+
+
+def name(noun: str) -> Codec:
+    def problem(text: str) -> str:
+        reason = name_problem(text)
+        return reason and f"{text!r} cannot be the name of a {noun}: {reason}"
+
+    return _checked(problem)
+
+
+def _limit(parse: Callable[[str], int], write: Callable[[int], str] = str, none: int = -1) -> Codec:
+    """A limit; 0 and -1 also mean "no limit", as in streaming and in JetStream."""
+
+    def read(value: Value) -> int:
+        return none if value.text() in (NO_LIMIT, "none", "-1") else value.read(parse) or none
+
+    return Codec(read, lambda limit: NO_LIMIT if limit == none else write(limit))
+
+
+def _count_limit(maximum: int) -> Codec:
+    return _limit(partial(parse_number, maximum=maximum))
+
+
+def _duration(minimum: int = 0) -> Codec:
+    return _parsed(partial(read_duration, minimum=minimum), format_duration)
+
+
+def _inline(fields: Sequence[PlanField]) -> Codec:
+    return Codec(
+        lambda value: read_record(value.section(), fields),
+        lambda values: "{" + ", ".join(write_fields(fields, values)) + "}",
+    )
 
 
 def _retention(value: Value) -> str:
@@ -257,161 +268,151 @@ def _retention(value: Value) -> str:
     return value.choice("limits")
 
 
-def _texts(value: Value) -> dict[str, str]:
-    return {key: member.text() for key, member in value.section().rest()}
-
-
-def _write_texts(texts: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{quoted(key)}: {quoted(text)}" for key, text in texts.items()) + "}"
-
-
-def _placement(value: Value) -> dict[str, Any]:
-    section = value.section()
-    placement: dict[str, Any] = {}
-    if cluster := section.get("cluster"):
-        placement["cluster"] = cluster.text()
-    if tags := section.get("tags"):
-        placement["tags"] = [tag.text() for tag in tags.items()]
-    section.finish()
-    return placement
-
-
-def _write_placement(placement: Mapping[str, Any]) -> str:
-    ways: dict[str, Callable[[Any], str]] = {"cluster": quoted, "tags": _write_list}
-    return "{" + ", ".join(f"{key}: {write(placement[key])}" for key, write in ways.items() if key in placement) + "}"
-
-
-def _write_list(texts: Iterable[str]) -> str:
-    return "[" + ", ".join(quoted(text) for text in texts) + "]"
-
-
-SOURCE: tuple[PlanField, ...] = (
-    PlanField("path", _path, name="store", default=_REQUIRED),
-    PlanField("nodes", _listed, _write_long_list, default=()),
-    PlanField("patterns", _listed, _write_list, "channels", default=()),
-    PlanField("generation", default=SourceRef.generation, shown=True),
-    _flag("archived", default=False, shown=True, comment="also take messages from .bak slices"),
-    _flag("decrypted", default=False, shown=True, comment="read with the encryption key, which is given each time"),
-    _count("crc_poly", None, 0xFFFFFFFF),
+TEXT = Codec(lambda value: value.text())
+FLAG = Codec(lambda value: value.flag(), lambda flag: "yes" if flag else "no")
+TIME = _parsed(parse_time, lambda timestamp: quoted(format_time(timestamp)))
+PATH = _checked(lambda text: "the path of a store holds no zero byte" if "\0" in text else "")
+SUBJECT = _checked(subject_problem)
+PATTERN = _checked(partial(subject_problem, wildcards=True))
+PATTERNS = _listed(PATTERN)
+LONG_LIST = _listed(TEXT, _write_long_list)
+CRC_POLYNOMIAL = number(0, (1 << 32) - 1)
+#: text that is never plain
+IN_QUOTES = Codec(TEXT.read, lambda text: f'"{text}"')
+_DESCRIPTION = _checked(
+    lambda text: (
+        "a description must not be longer than 4096 bytes"
+        if len(text.encode("utf-8", "surrogateescape")) > 4096
+        else ""
+    )
 )
+_TAGS = Codec(lambda value: [each.text() for each in value.items()], _write_list)
+_TEXTS = Codec(lambda value: {key: each.text() for key, each in value.section().rest()}, _write_texts)
 
-TARGET: tuple[PlanField, ...] = (
-    _member("kind", TargetKind),
-    PlanField("places", _listed, _write_list, default=()),
-    PlanField("version", _version, lambda version: ".".join(map(str, version)), default=None),
-)
+#: codecs by the type of a record's field
+_BY_TYPE: Mapping[Any, Codec] = {
+    str: TEXT,
+    bool: FLAG,
+    int: _parsed(parse_number),
+    tuple[str, ...]: _listed(TEXT),
+    tuple[int, ...]: _parsed(parse_sequences, _write_sequences),
+    tuple[int, int, int]: _parsed(_parse_version, lambda version: ".".join(map(str, version))),
+}
 
-WAY = _member("way", LoadMethod)
-MADE_AT = _time("made_at", "", 0)
-#: cluster id of the broker that takes over the streams
-BROKER = PlanField("broker", default="")
 
-ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of origin as headers")
+# Lines.
 
-#: members of a `StreamPlan` except settings, channels and consumers
-STREAM: tuple[PlanField, ...] = (
-    PlanField("name", partial(_name, noun="stream"), name="stream", default=_REQUIRED),
-    PlanField("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
-    ORIGIN_HEADERS,
-    _time("created_ns", "created", _UNSET),
-)
 
-#: members of a `ChannelPart` except `FOUND`
-PART: tuple[PlanField, ...] = (
-    PlanField("channel", default=_REQUIRED),
-    PlanField("subject", _subject, default=_REQUIRED),
-)
+class NoDefault(enum.Enum):
+    UNSET = enum.auto()  #: in a record, that of the class, or REQUIRED; else ABSENT
+    REQUIRED = enum.auto()  #: a missing line is an error
+    ABSENT = enum.auto()  #: a missing line has no value
 
-#: what a `ChannelPart` records of the store; the first five are counts and sequences of its channel
-FOUND: tuple[PlanField, ...] = (
-    *map(_count, ("messages", "first", "last", "bytes", "lost")),
-    _time("first_timestamp", "from"),
-    _time("last_timestamp", "to"),
-    PlanField("fingerprint", write=lambda text: f'"{text}"', default=_REQUIRED),
-)
 
-#: members of a `ConsumerPlan` and its `Position` except settings
-CONSUMER: tuple[PlanField, ...] = (
-    PlanField("name", partial(_name, noun="consumer"), name="consumer", default=_REQUIRED),
-    PlanField("channel"),
-    PlanField("durable", default="", shown=True),
-    PlanField("group", default=""),
-    PlanField("client", default=""),
-    _count("members", 1),
-    _member("kind", ConsumerKind),
-    _count("delivered"),
-    PlanField("pending", lambda value: value.read(parse_sequences), _write_sequences, default=()),
-)
+@dataclass(frozen=True)
+class PlanField:
+    """A line. In the `Annotated` type of a record's field, only what name, type and default do not say."""
 
-LEFT_OUT: tuple[PlanField, ...] = (
-    PlanField("what", default=_REQUIRED),
-    PlanField("channel", default=""),
-    PlanField("detail", name="why", default=_REQUIRED),
-    _count("count", 1),
-    _flag("loss", default=False),
-)
+    name: str = ""  #: name in a plan
+    codec: Codec = TEXT
+    key: str = ""  #: attribute, or name in the JetStream configuration, if it differs from `name`
+    since: tuple[int, int] = (2, 2)  #: first server version with the setting
+    default: Any = NoDefault.UNSET  #: value of a missing line; a default is not written
+    shown: bool = False  #: the default is written as well
+    comment: str = ""  #: comment at the end of the line
 
-NOTE: tuple[PlanField, ...] = (
-    _member("level", RemarkLevel),
-    PlanField("about", default=""),
-    PlanField("text", default=_REQUIRED),
-    PlanField("remedy", default=""),
-)
+    def __post_init__(self) -> None:
+        if not self.key:
+            object.__setattr__(self, "key", self.name)
+
+
+REQUIRED = PlanField(default=NoDefault.REQUIRED)
+#: a field that follows from others, and has no line
+DERIVED = PlanField("derived")
+
+
+@cache
+def lines(record: Any) -> tuple[PlanField, ...]:
+    """Returns the lines of a record's class: its fields whose type has a codec, in their order."""
+    found, hints = [], get_type_hints(record, include_extras=True)
+    for each in dataclasses.fields(record):
+        kind, mark = hints[each.name], PlanField()
+        if hasattr(kind, "__metadata__"):
+            kind, mark = get_args(kind)
+        codec = _codec_of(kind)
+        if mark is DERIVED or codec is None:
+            continue
+        codec, default = codec if mark.codec is TEXT else mark.codec, mark.default
+        if default is NoDefault.UNSET:
+            default = NoDefault.REQUIRED if each.default is dataclasses.MISSING else each.default
+        found.append(replace(mark, name=mark.name or each.name, key=each.name, codec=codec, default=default))
+    return tuple(found)
+
+
+def _codec_of(kind: Any) -> Codec | None:
+    if isinstance(kind, UnionType):  # with None
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+        return Codec(lambda value: kind(value.choice(*kind)), str)
+    return _BY_TYPE.get(kind)
+
 
 #: stream settings, in the order of the file
 STREAM_FIELDS: tuple[PlanField, ...] = (
-    PlanField("description", _description),
-    _choice("storage", "file", "memory"),
-    PlanField("num_replicas", partial(_number, minimum=1, maximum=5), str, "replicas"),
-    PlanField("placement", _placement, _write_placement),
-    PlanField("retention", _retention, str),
-    _choice("discard", "old", "new"),
-    _limit("max_age", read_duration, format_duration, 0),
-    _limit("max_msgs", partial(parse_number, maximum=_MAX_I64), str),
-    _limit("max_bytes", read_size, format_size),
-    _limit("max_msgs_per_subject", partial(parse_number, maximum=_MAX_I64), str),
-    _limit("max_msg_size", partial(_size, maximum=_MAX_I32), format_size),
-    _limit("max_consumers", partial(parse_number, maximum=_MAX_I32), str),
-    PlanField("duplicate_window", partial(_duration, minimum=_SECOND // 10), format_duration),
-    _choice("compression", "none", "s2", since=(2, 10)),
-    _flag("allow_direct"),
-    _flag("allow_rollup_hdrs"),
-    _flag("deny_delete"),
-    _flag("deny_purge"),
-    PlanField("metadata", _texts, _write_texts, since=(2, 10)),
+    PlanField("description", _DESCRIPTION),
+    PlanField("storage", choice("file", "memory")),
+    PlanField("replicas", number(1, 5), key="num_replicas"),
+    PlanField("placement", _inline((PlanField("cluster"), PlanField("tags", _TAGS)))),
+    PlanField("retention", Codec(_retention, str)),
+    PlanField("discard", choice("old", "new")),
+    PlanField("max_age", _limit(read_duration, format_duration, 0)),
+    PlanField("max_msgs", _count_limit(_MAX_I64)),
+    PlanField("max_bytes", _limit(read_size, format_size)),
+    PlanField("max_msgs_per_subject", _count_limit(_MAX_I64)),
+    PlanField("max_msg_size", _limit(partial(read_size, maximum=_MAX_I32), format_size)),
+    PlanField("max_consumers", _count_limit(_MAX_I32)),
+    PlanField("duplicate_window", _duration(_SECOND // 10)),
+    PlanField("compression", choice("none", "s2"), since=(2, 10)),
+    PlanField("allow_direct", FLAG),
+    PlanField("allow_rollup_hdrs", FLAG),
+    PlanField("deny_delete", FLAG),
+    PlanField("deny_purge", FLAG),
+    PlanField("metadata", _TEXTS, since=(2, 10)),
 )
 
 #: consumer settings, in the order of the file
 CONSUMER_FIELDS: tuple[PlanField, ...] = (
-    PlanField("description", _description),
-    PlanField("filter_subject", partial(_subject, wildcards=True)),
-    PlanField("deliver_subject", _subject),
-    PlanField("deliver_group", partial(_name, noun="group")),
-    PlanField("ack_wait", partial(_duration, minimum=1), format_duration),
-    _limit("max_ack_pending", partial(parse_number, maximum=_MAX_I32), str),
-    _limit("max_deliver", partial(parse_number, maximum=_MAX_I32), str, default=-1),
-    _choice("deliver_policy", "all", default="all"),
-    _choice("ack_policy", "explicit", default="explicit"),
-    _choice("replay_policy", "instant", "original", default="instant"),
-    PlanField("max_waiting", partial(_number, minimum=1, maximum=_MAX_I32), str),
-    PlanField("num_replicas", partial(_number, maximum=5), str, "replicas"),
-    PlanField("inactive_threshold", _duration, format_duration),
-    PlanField("idle_heartbeat", _duration, format_duration),
-    _flag("flow_control"),
-    _flag("headers_only"),
+    PlanField("description", _DESCRIPTION),
+    PlanField("filter_subject", PATTERN),
+    PlanField("deliver_subject", SUBJECT),
+    PlanField("deliver_group", name("group")),
+    PlanField("ack_wait", _duration(1)),
+    PlanField("max_ack_pending", _count_limit(_MAX_I32)),
+    PlanField("max_deliver", _count_limit(_MAX_I32), default=-1),
+    PlanField("deliver_policy", choice("all"), default="all"),
+    PlanField("ack_policy", choice("explicit"), default="explicit"),
+    PlanField("replay_policy", choice("instant", "original"), default="instant"),
+    PlanField("max_waiting", number(1, _MAX_I32)),
+    PlanField("replicas", number(0, 5), key="num_replicas"),
+    PlanField("inactive_threshold", _duration()),
+    PlanField("idle_heartbeat", _duration()),
+    PlanField("flow_control", FLAG),
+    PlanField("headers_only", FLAG),
 )
 
-CONSUMER_DEFAULTS: Mapping[str, Any] = {f.key: f.default for f in CONSUMER_FIELDS if f.default is not _UNSET}
+CONSUMER_DEFAULTS: Mapping[str, Any] = {
+    field.key: field.default for field in CONSUMER_FIELDS if not isinstance(field.default, NoDefault)
+}
 
 
 def read_fields(section: PlanSection, fields: Iterable[PlanField]) -> dict[str, Any]:
     """Takes the fields from a section; a missing line has its default."""
     values = {}
     for field in fields:
-        value = section.take(field.label) if field.default is _REQUIRED else section.get(field.label)
+        value = section.take(field.name) if field.default is NoDefault.REQUIRED else section.get(field.name)
         if value is not None:
-            values[field.key] = field.read(value)
-        elif field.default is not _UNSET:
+            values[field.key] = field.codec.read(value)
+        elif not isinstance(field.default, NoDefault):
             values[field.key] = field.default
     return values
 
@@ -421,6 +422,10 @@ def read_record(section: PlanSection, fields: Iterable[PlanField]) -> dict[str, 
     values = read_fields(section, fields)
     section.finish()
     return values
+
+
+def read_as(record: Callable[..., _Record], section: PlanSection) -> _Record:
+    return record(**read_record(section, lines(record)))
 
 
 def visible(text: str) -> str:
@@ -444,9 +449,9 @@ def write_fields(
     for field in fields:
         if field.key not in values or (values[field.key] == field.default and not field.shown):
             continue
-        text = field.write(values[field.key])
+        text = field.codec.write(values[field.key])
         comment = (comments or {}).get(field.key, field.comment)
         start = " " * (indent - 2) + "- " if item else " " * indent
         item = False
         gap = "" if text.startswith("\n") else " "
-        yield f"{start}{field.label}:{gap}{text}" + (f"  # {visible(comment)}" if comment else "")
+        yield f"{start}{field.name}:{gap}{text}" + (f"  # {visible(comment)}" if comment else "")

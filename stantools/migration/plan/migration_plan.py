@@ -1,5 +1,7 @@
 """The data of a migration plan, shared by planning, plan file, applying and proof.
 
+The records declare their lines in the plan file; see `fields`.
+
 Units are those of JetStream: bytes, nanoseconds, sequences; -1 is "no limit" (0 for an age). The plan file shows
 them as people write them.
 """
@@ -12,11 +14,23 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from stantools.errors import UsageError
-from stantools.options import FORCE, option
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.fields import (
+    CRC_POLYNOMIAL,
+    DERIVED,
+    IN_QUOTES,
+    LONG_LIST,
+    PATH,
+    PATTERNS,
+    REQUIRED,
+    SUBJECT,
+    TIME,
+    NoDefault,
+    PlanField,
+    name,
+)
 
 #: bytes that a stream counts for each message besides subject, headers and payload
 RECORD_OVERHEAD = 30
@@ -27,11 +41,6 @@ DESCRIPTION = "NATS Streaming channel "
 
 #: limits by age, number and size of a stream that is being loaded
 UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
-
-
-class LoadMethod(enum.StrEnum):
-    ARCHIVE = "archive"  #: a stream archive that a server restores: exact in everything
-    PUBLISH = "publish"  #: single messages: new timestamps, the old ones in headers
 
 
 class TargetKind(enum.StrEnum):
@@ -45,20 +54,6 @@ class ConsumerKind(enum.StrEnum):
     PUSH = "push"
 
 
-class DurablesChoice(enum.StrEnum):
-    PULL = ConsumerKind.PULL.value
-    PUSH = ConsumerKind.PUSH.value
-    NONE = "none"
-
-
-class OriginHeaders(enum.StrEnum):
-    """Headers with channel, sequence and time of the message in the store."""
-
-    AUTO = "auto"  #: only if the stream itself cannot hold them (published or renumbered)
-    ON = "on"
-    OFF = "off"
-
-
 class RemarkLevel(enum.StrEnum):
     INFO = "info"
     WARNING = "warning"
@@ -67,19 +62,23 @@ class RemarkLevel(enum.StrEnum):
 
 @dataclass(frozen=True)
 class SourceRef:
-    path: str  #: directory
-    crc_poly: int | None = None  #: CRC polynomial; None: detected
-    patterns: tuple[str, ...] = ()  #: channels, with NATS wildcards; empty: all
-    generation: str = "split"  #: as in `SalvageOptions.generation`
-    archived: bool = False  #: `.bak` slices are read as well
-    decrypted: bool = False  #: read with the encryption key, which is never part of a plan
+    path: Annotated[str, PlanField("store", PATH)]  #: directory
     #: nodes of a cluster, merged for the migration, as --node describes them; `path` is their common parent
-    nodes: tuple[str, ...] = ()
+    nodes: Annotated[tuple[str, ...], PlanField(codec=LONG_LIST)] = ()
+    patterns: Annotated[tuple[str, ...], PlanField("channels")] = ()  #: with NATS wildcards; empty: all
+    generation: Annotated[str, PlanField(shown=True)] = "split"  #: as in `SalvageOptions.generation`
+    #: `.bak` slices are read as well
+    archived: Annotated[bool, PlanField(shown=True, comment="also take messages from .bak slices")] = False
+    #: read with the encryption key, which is never part of a plan
+    decrypted: Annotated[
+        bool, PlanField(shown=True, comment="read with the encryption key, which is given each time")
+    ] = False
+    crc_poly: Annotated[int | None, PlanField(codec=CRC_POLYNOMIAL)] = None  #: None: detected
 
 
 @dataclass(frozen=True)
 class TargetRef:
-    kind: TargetKind = TargetKind.SERVER
+    kind: Annotated[TargetKind, REQUIRED] = TargetKind.SERVER
     places: tuple[str, ...] = ()  #: URLs without user, password and token, or one directory
     version: tuple[int, int, int] | None = None  #: server version at planning time, None if unknown
 
@@ -95,54 +94,32 @@ class TargetRef:
 
 
 @dataclass(frozen=True)
-class TargetPaths:
-    """Options for targets that are not a running server."""
-
-    to: str = option("What to.", default="jetstream", choices=("jetstream",))
-    out: Path | None = option(
-        "No server: write a backup of each stream, for `nats stream restore`.", kind=Path, metavar="DIR"
-    )
-    jetstream_store: Path | None = option(
-        "Put the streams into the store directory of a stopped nats-server.", kind=Path, metavar="DIR"
-    )
-    account: str = option("With --jetstream-store: the account.", default="$G")
-    embedded_store: Path = option(
-        "With --server embedded: the store directory of the server that is started.",
-        default=Path("jetstream"),
-        kind=Path,
-        metavar="DIR",
-    )
-    force: bool = FORCE.field(
-        help="Continue even though a server seems to use a node, or --jetstream-store's directory."
-    )
-
-    def __post_init__(self) -> None:
-        if self.out and self.jetstream_store:
-            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
-
-
-@dataclass(frozen=True)
 class ChannelPart:
-    """A channel, or one generation of a channel whose sequences began again, as part of a stream."""
+    """A channel, or one generation of a channel whose sequences began again, as part of a stream.
+
+    All but the first two fields record what the store held.
+    """
 
     channel: str  #: name; bytes that are not UTF-8 are surrogate escapes, as in file names
-    subject: str  #: subject in the stream
-    messages: int = 0
-    first: int = 0  #: first sequence, 0 without messages
-    last: int = 0  #: last sequence ever assigned; its message may be missing
-    bytes: int = 0  #: sum of payloads
-    lost: int = 0  #: messages known to be lost in the store
-    first_timestamp: int = 0  #: nanoseconds since 1970, 0 without messages
-    last_timestamp: int = 0  #: nanoseconds since 1970, 0 without messages
-    fingerprint: str = ""  #: digest of messages and subscriptions, to notice a changed store
+    subject: Annotated[str, PlanField(codec=SUBJECT)]  #: subject in the stream
+    messages: Annotated[int, REQUIRED] = 0
+    first: Annotated[int, REQUIRED] = 0  #: first sequence, 0 without messages
+    last: Annotated[int, REQUIRED] = 0  #: last sequence ever assigned; its message may be missing
+    bytes: Annotated[int, REQUIRED] = 0  #: sum of payloads
+    lost: Annotated[int, REQUIRED] = 0  #: messages known to be lost in the store
+    #: nanoseconds since 1970, 0 without messages
+    first_timestamp: Annotated[int, PlanField("from", TIME, default=NoDefault.REQUIRED)] = 0
+    last_timestamp: Annotated[int, PlanField("to", TIME, default=NoDefault.REQUIRED)] = 0  #: as `first_timestamp`
+    #: digest of messages and subscriptions, to notice a changed store
+    fingerprint: Annotated[str, PlanField(codec=IN_QUOTES, default=NoDefault.REQUIRED)] = ""
 
 
 @dataclass(frozen=True)
 class ConsumerProgress:
     """Position of a consumer, in sequences of its channel."""
 
-    delivered: int = 0  #: last delivered sequence
-    ack_floor: int = 0  #: all messages up to here are acknowledged
+    delivered: Annotated[int, REQUIRED] = 0  #: last delivered sequence
+    ack_floor: Annotated[int, DERIVED] = 0  #: all messages up to here are acknowledged
     pending: tuple[int, ...] = ()  #: delivered but unacknowledged, rising, in (ack_floor, delivered]
 
     @classmethod
@@ -163,16 +140,16 @@ class ConsumerProgress:
 
 @dataclass(frozen=True)
 class ConsumerPlan:
-    name: str
-    kind: ConsumerKind = ConsumerKind.PULL
-    channel: str = ""  #: its source
-    durable: str = ""  #: name of the durable
-    client: str = ""  #: owner, "" for a queue group
+    name: Annotated[str, PlanField("consumer", name("consumer"))]
+    channel: Annotated[str, PlanField(default=NoDefault.ABSENT)] = ""  #: its source
+    durable: Annotated[str, PlanField(shown=True)] = ""  #: name of the durable
     group: str = ""  #: queue group, "" for a plain durable
+    client: str = ""  #: owner, "" for a queue group
+    members: int = 1  #: number of merged subscriptions
+    kind: Annotated[ConsumerKind, REQUIRED] = ConsumerKind.PULL
     settings: dict[str, Any] = field(default_factory=dict)  #: fields of the consumer configuration except the name
     #: in sequences of the channel; translated when the numbers of a renumbered stream are known
     position: ConsumerProgress = ConsumerProgress()
-    members: int = 1  #: number of merged subscriptions
 
     @property
     def config(self) -> dict[str, Any]:
@@ -181,16 +158,19 @@ class ConsumerPlan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    name: str
-    subjects: tuple[str, ...]
+    name: Annotated[str, PlanField("stream", name("stream"))]
+    subjects: Annotated[tuple[str, ...], PlanField(codec=PATTERNS, default=NoDefault.ABSENT)]
     parts: tuple[ChannelPart, ...]  #: its channels, sorted by name
-    settings: dict[str, Any] = field(
-        default_factory=dict
-    )  #: fields of the stream configuration except name and subjects
-    renumbered: bool = False  #: several channels: ordered by time and numbered from 1
-    origin_headers: bool = False  #: messages have headers with channel, sequence and time of their origin
+    #: fields of the stream configuration except name and subjects
+    settings: dict[str, Any] = field(default_factory=dict)
+    renumbered: Annotated[bool, DERIVED] = False  #: several channels: ordered by time and numbered from 1
+    #: messages have headers with channel, sequence and time of their origin
+    origin_headers: Annotated[
+        bool, PlanField(default=NoDefault.ABSENT, comment="channel, sequence and time of origin as headers")
+    ] = False
     consumers: tuple[ConsumerPlan, ...] = ()  #: sorted by name
-    created_ns: int = 0  #: creation time, nanoseconds since 1970
+    #: creation time, nanoseconds since 1970
+    created_ns: Annotated[int, PlanField("created", TIME, default=NoDefault.ABSENT)] = 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -276,8 +256,8 @@ class OmittedPart:
     """A part of the store that is not migrated."""
 
     what: str  #: subscription, queue group, durable, client, channel, message, limit or file
-    channel: str  #: channel, "" for the whole store
-    detail: str  #: which one, and why
+    channel: Annotated[str, PlanField(default="")]  #: channel, "" for the whole store
+    detail: Annotated[str, PlanField("why")]  #: which one, and why
     count: int = 1
     loss: bool = False  #: data is lost, because the store was damaged
 
@@ -287,7 +267,7 @@ class Remark:
     """A remark for the review of a plan."""
 
     level: RemarkLevel
-    about: str  #: stream, channel or consumer; "" for the whole plan
+    about: Annotated[str, PlanField(default="")]  #: stream, channel or consumer; "" for the whole plan
     text: str
     remedy: str = ""
 
@@ -296,12 +276,12 @@ class Remark:
 class MigrationPlan:
     source: SourceRef
     target: TargetRef = TargetRef()
-    way: LoadMethod = LoadMethod.ARCHIVE
+    way: Annotated[LoadMethod, REQUIRED] = LoadMethod.ARCHIVE
     streams: tuple[StreamPlan, ...] = ()  #: sorted by name
     left_out: tuple[OmittedPart, ...] = ()  #: parts of the store that are not migrated
     #: remarks of the planner; `checks.find_problems` finds problems anew from the plan
     notes: tuple[Remark, ...] = ()
-    made_at: int = 0  #: nanoseconds since 1970
+    made_at: Annotated[int, PlanField(codec=TIME)] = 0  #: nanoseconds since 1970
     broker: str = ""  #: cluster id of the broker that takes over the streams, or ""
 
     @property

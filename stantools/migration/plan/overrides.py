@@ -20,27 +20,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from stantools.errors import UsageError
+from stantools.migration.plan.choices import DurablesChoice, OriginHeaders
 from stantools.migration.plan.document import PlanSection, load
-from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
-from stantools.migration.plan.migration_plan import DurablesChoice, OriginHeaders
+from stantools.migration.plan.fields import DERIVED, FLAG, STREAM_FIELDS, Codec, PlanField, lines, read_fields
 from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.store.directory import subject_matches
 from stantools.store.limits import is_channel_name, narrowness
+
+_HEADERS = Codec(lambda value: OriginHeaders.ON if value.flag() else OriginHeaders.OFF, FLAG.write)
 
 
 @dataclass(frozen=True)
 class Override:
     """Settings of the channels that a pattern matches; None: as for all channels."""
 
-    pattern: str  #: a channel's name, or a pattern with NATS wildcards
+    pattern: Annotated[str, DERIVED]  #: a channel's name, or a pattern with NATS wildcards
     skip: bool | None = None  #: the channels are not migrated
     stream: str | None = None  #: name of their common stream
     subject: str | None = None  #: subject of the messages; only for a single channel
     consumers: DurablesChoice | None = None  #: consumers for their durables
-    origin_headers: OriginHeaders | None = None
+    origin_headers: Annotated[OriginHeaders | None, PlanField(codec=_HEADERS)] = None
     settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
 
     def __post_init__(self) -> None:
@@ -102,23 +104,11 @@ def read_overrides(path: Path) -> tuple[Override, ...]:
 
 
 def _override(pattern: str, section: PlanSection) -> Override:
-    skip = section.get("skip")
-    stream = section.get("stream")
-    subject = section.get("subject")
-    consumers = section.get("consumers")
-    headers = section.get("origin_headers")
+    values = read_fields(section, lines(Override))
     settings = read_fields(section, STREAM_FIELDS)
     section.finish()
     try:
-        return Override(
-            pattern,
-            skip.flag() if skip else None,
-            stream.text() if stream else None,
-            subject.text() if subject else None,
-            DurablesChoice(consumers.choice(*DurablesChoice)) if consumers else None,
-            (OriginHeaders.ON if headers.flag() else OriginHeaders.OFF) if headers else None,
-            settings,
-        )
+        return Override(pattern, **values, settings=settings)
     except UsageError as error:
         if error.message.startswith(f"{section.file}, line"):
             raise

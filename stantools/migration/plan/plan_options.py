@@ -1,4 +1,4 @@
-"""Options of planning. Nothing here imports numpy."""
+"""Options of planning, and of targets. Nothing here imports numpy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
-from stantools.migration.plan.migration_plan import DurablesChoice, LoadMethod, OriginHeaders, TargetRef
+from stantools.migration.plan.choices import DurablesChoice, LoadMethod, OriginHeaders
 from stantools.nats.stream_names import dotted, name_problem, subject_problem
-from stantools.options import ARCHIVED, CHANNELS, GENERATION, Option, declared, option
+from stantools.options import ARCHIVED, CHANNELS, FORCE, GENERATION, Option, declared, option
 
 if TYPE_CHECKING:
+    from stantools.migration.plan.migration_plan import TargetRef
     from stantools.migration.plan.overrides import Override
     from stantools.migration.source import SourceOptions
     from stantools.store.limits import StoreLimits
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 _OF_THE_BROKER = ("via", "stream_prefix", "subject_prefix", "consumers", "push_prefix", "storage", "origin_headers")
 
 KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
+
+
+def _server() -> TargetRef:
+    from stantools.migration.plan.migration_plan import TargetRef
+
+    return TargetRef()
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class PlanOptions:
     #: limits of the streaming server, which the store does not hold; None: unknown
     limits: StoreLimits | None = None
     workers: int = 2
-    target: TargetRef = field(default_factory=TargetRef)
+    target: TargetRef = field(default_factory=_server)
     overrides: tuple[Override, ...] = ()  #: settings for single channels
     decrypted: bool = False  #: the store is read with its encryption key
 
@@ -115,3 +122,30 @@ class PlanOptions:
             raise UsageError("with --for-broker, overrides can only skip channels", "use only `skip: yes`")
         broker = StreamNames(self.for_broker)
         return replace(whole, stream_prefix=broker.prefix, subject_prefix=broker.channels)
+
+
+@dataclass(frozen=True)
+class TargetPaths:
+    """Options for targets that are not a running server."""
+
+    to: str = option("What to.", default="jetstream", choices=("jetstream",))
+    out: Path | None = option(
+        "No server: write a backup of each stream, for `nats stream restore`.", kind=Path, metavar="DIR"
+    )
+    jetstream_store: Path | None = option(
+        "Put the streams into the store directory of a stopped nats-server.", kind=Path, metavar="DIR"
+    )
+    account: str = option("With --jetstream-store: the account.", default="$G")
+    embedded_store: Path = option(
+        "With --server embedded: the store directory of the server that is started.",
+        default=Path("jetstream"),
+        kind=Path,
+        metavar="DIR",
+    )
+    force: bool = FORCE.field(
+        help="Continue even though a server seems to use a node, or --jetstream-store's directory."
+    )
+
+    def __post_init__(self) -> None:
+        if self.out and self.jetstream_store:
+            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")

@@ -19,26 +19,16 @@ from typing import Any
 from stantools import __version__
 from stantools.errors import StoreUnwritableError
 from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.document import PlanSection, load, quoted
+from stantools.migration.plan.document import PlanSection, load
 from stantools.migration.plan.fields import (
-    BROKER,
-    CONSUMER,
     CONSUMER_DEFAULTS,
     CONSUMER_FIELDS,
-    FOUND,
-    LEFT_OUT,
-    MADE_AT,
-    NOTE,
-    ORIGIN_HEADERS,
-    PART,
-    SOURCE,
-    STREAM,
     STREAM_FIELDS,
-    TARGET,
-    WAY,
     WIDTH,
-    PlanField,
     about,
+    lines,
+    quoted,
+    read_as,
     read_fields,
     read_record,
     visible,
@@ -62,6 +52,11 @@ from stantools.notation import and_more, counted, format_time
 from stantools.store.durable import replace_file
 
 _WHAT = "a migration plan"
+_WAY, *_ABOUT = lines(MigrationPlan)
+_STREAM = lines(StreamPlan)
+_ORIGIN_HEADERS = next(field for field in _STREAM if field.key == "origin_headers")
+_PART, _FOUND = lines(ChannelPart)[:2], lines(ChannelPart)[2:]
+_CONSUMER = (*lines(ConsumerPlan), *lines(ConsumerProgress))
 
 
 def read_plan(path: Path) -> MigrationPlan:
@@ -71,14 +66,14 @@ def read_plan(path: Path) -> MigrationPlan:
     form = document.take("plan")
     if form.text() != str(FORM):
         raise form.wrong(f"{FORM}", "it was written by another version of stantools: plan again with this one")
-    whole = read_fields(document, (MADE_AT, BROKER, WAY))
-    source = SourceRef(**read_record(document.take("source").section(), SOURCE))
+    whole = read_fields(document, lines(MigrationPlan))
+    source = read_as(SourceRef, document.take("source").section())
     target = _read_target(document.take("target").section())
     given = document.get("defaults")
-    defaults = read_record(given.section(), (ORIGIN_HEADERS, *STREAM_FIELDS)) if given else {}
+    defaults = read_record(given.section(), (_ORIGIN_HEADERS, *STREAM_FIELDS)) if given else {}
     streams = tuple(_read_stream(each, defaults, whole["made_at"]) for each in document.take("streams").sections())
-    left_out = tuple(OmittedPart(**read_record(each, LEFT_OUT)) for each in _sections(document, "left_out"))
-    notes = tuple(Remark(**read_record(each, NOTE)) for each in _sections(document, "notes"))
+    left_out = tuple(read_as(OmittedPart, each) for each in _sections(document, "left_out"))
+    notes = tuple(read_as(Remark, each) for each in _sections(document, "notes"))
     if "complete" not in document or not document.take("complete").flag():
         raise document.fail(
             "the plan ends early: its last line, `complete: yes`, is missing",
@@ -94,7 +89,7 @@ def _sections(section: PlanSection, key: str) -> list[PlanSection]:
 
 
 def _read_target(section: PlanSection) -> TargetRef:
-    target = TargetRef(**read_record(section, TARGET))
+    target = read_as(TargetRef, section)
     if target != target.without_secrets():
         raise section.take("places").fail(
             "a plan holds no user, password or token of a server", "remove it, and give it when the plan is applied"
@@ -103,7 +98,7 @@ def _read_target(section: PlanSection) -> TargetRef:
 
 
 def _read_stream(section: PlanSection, defaults: Mapping[str, Any], made_at: int) -> StreamPlan:
-    settings = {**defaults, **read_fields(section, (*STREAM, *STREAM_FIELDS))}
+    settings = {**defaults, **read_fields(section, (*_STREAM, *STREAM_FIELDS))}
     name = settings.pop("name")
     channels = section.take("channels")
     parts = tuple(_read_part(part) for part in channels.sections())
@@ -120,12 +115,12 @@ def _read_stream(section: PlanSection, defaults: Mapping[str, Any], made_at: int
 
 
 def _read_part(section: PlanSection) -> ChannelPart:
-    found = read_record(section.take("found").section(), FOUND)
-    return ChannelPart(**read_record(section, PART), **found)
+    found = read_record(section.take("found").section(), _FOUND)
+    return ChannelPart(**read_record(section, _PART), **found)
 
 
 def _read_consumer(section: PlanSection, parts: tuple[ChannelPart, ...], subjects: tuple[str, ...]) -> ConsumerPlan:
-    facts = read_fields(section, CONSUMER)
+    facts = read_fields(section, _CONSUMER)
     if "channel" not in facts:
         facts["channel"] = parts[0].channel if len(parts) == 1 else section.take("channel").text()
     delivered, pending = facts.pop("delivered"), facts.pop("pending")
@@ -162,8 +157,8 @@ _ADVICE = (
     "a store that has changed since is noticed: leave them as they are.",
     "Durations are written as 30s, 72h or 1d12h, sizes as 4096, 64MB or 1GB in powers of 1024, and no limit as "
     "`unlimited`.",
-    f"Settings of streams: {', '.join(field.label for field in STREAM_FIELDS)}.",
-    f"Settings of consumers: {', '.join(f.label for f in CONSUMER_FIELDS if f.key not in CONSUMER_DEFAULTS)}.",
+    f"Settings of streams: {', '.join(field.name for field in STREAM_FIELDS)}.",
+    f"Settings of consumers: {', '.join(f.name for f in CONSUMER_FIELDS if f.key not in CONSUMER_DEFAULTS)}.",
 )
 
 
@@ -172,12 +167,12 @@ def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
     defaults = _defaults(plan.streams)
     blocks = [
         _header(plan, next_commands),
-        [f"plan: {FORM}", *write_fields((MADE_AT, BROKER), vars(plan))],
-        ["source:", *write_fields(SOURCE, vars(plan.source), 2)],
+        [f"plan: {FORM}", *write_fields(_ABOUT, vars(plan))],
+        ["source:", *write_fields(lines(SourceRef), vars(plan.source), 2)],
         _target(plan),
     ]
     if defaults:
-        usual = write_fields((*STREAM_FIELDS, ORIGIN_HEADERS), defaults, 2)
+        usual = write_fields((*STREAM_FIELDS, _ORIGIN_HEADERS), defaults, 2)
         blocks.append(["# Settings of every stream, unless the stream sets them itself.", "defaults:", *usual])
     if plan.streams:
         blocks.append(["streams:"])
@@ -185,8 +180,8 @@ def render_plan(plan: MigrationPlan, next_commands: Sequence[str] = ()) -> str:
     else:
         blocks.append(["streams: []"])
     omitted = "# Parts of the store that are not migrated, and why. For information only."
-    blocks.append(_remarks("left_out", omitted, LEFT_OUT, plan.left_out))
-    blocks.append(_remarks("notes", "# Remarks of the planner. For information only.", NOTE, plan.notes))
+    blocks.append(_remarks("left_out", omitted, plan.left_out))
+    blocks.append(_remarks("notes", "# Remarks of the planner. For information only.", plan.notes))
     blocks.append(["# The last line; without it the file is incomplete.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -243,11 +238,11 @@ def _wrap(lines: Iterable[str]) -> Iterator[str]:
 def _target(plan: MigrationPlan) -> list[str]:
     return [
         "target:",
-        *write_fields(TARGET, vars(plan.target), 2),
+        *write_fields(lines(TargetRef), vars(plan.target), 2),
         "",
         "# archive: the server restores stream archives; exact in sequences, times, gaps and consumers.",
         "# publish: messages are published again, for servers without restore; times are in headers only.",
-        *write_fields((WAY,), vars(plan)),
+        *write_fields((_WAY,), vars(plan)),
     ]
 
 
@@ -257,15 +252,15 @@ def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
         return {}
     defaults: dict[str, Any] = {}
     headers = sum(stream.origin_headers for stream in streams)
-    defaults[ORIGIN_HEADERS.key] = headers * 2 > len(streams)
+    defaults[_ORIGIN_HEADERS.key] = headers * 2 > len(streams)
     for field in STREAM_FIELDS:
         if field.key in _OWN or not all(field.key in stream.settings for stream in streams):
             continue
         values = [stream.settings[field.key] for stream in streams]
-        counts = Counter(field.write(value) for value in values)
+        counts = Counter(field.codec.write(value) for value in values)
         (usual, count) = counts.most_common(1)[0]
         if count * 2 > len(streams):
-            defaults[field.key] = next(value for value in values if field.write(value) == usual)
+            defaults[field.key] = next(value for value in values if field.codec.write(value) == usual)
     return defaults
 
 
@@ -275,7 +270,7 @@ def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[
         "subjects": tuple(part.subject for part in stream.parts),
         "created_ns": created_at(stream.parts, made_at),
     }
-    first, *more = STREAM
+    first, *more = _STREAM
     lines = [*write_fields((first,), vars(stream), 2, item=True), f"  # {visible(_about(stream))}", "  channels:"]
     for part in stream.parts:
         lines += _part(part)
@@ -306,8 +301,8 @@ def _about(stream: StreamPlan) -> str:
 
 def _part(part: ChannelPart) -> Iterator[str]:
     binary = {"channel": repr(part.channel)} if quoted(part.channel).startswith("!!") else None
-    yield from write_fields(PART, vars(part), 4, binary, item=True)
-    found = list(write_fields(FOUND, vars(part)))
+    yield from write_fields(_PART, vars(part), 4, binary, item=True)
+    found = list(write_fields(_FOUND, vars(part)))
     indent = "\n            "
     yield f"    found: {{{', '.join(found[:5])},{indent}{', '.join(found[5:7])},{indent}{found[7]}}}"
 
@@ -328,7 +323,7 @@ def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[str]:
     comments = {"delivered": _lag(stream, consumer)}
     if consumer.members > 1:
         comments["group"] = f"{consumer.members} stored subscriptions"
-    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _different_values(values, usual), 4, comments, item=True)
+    yield from write_fields((*_CONSUMER, *CONSUMER_FIELDS), _different_values(values, usual), 4, comments, item=True)
 
 
 def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
@@ -340,9 +335,9 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
     return text + (f", {len(position.pending)} pending" if position.pending else "")
 
 
-def _remarks(
-    name: str, comment: str, fields: Iterable[PlanField], items: Sequence[OmittedPart] | Sequence[Remark]
-) -> list[str]:
+def _remarks(name: str, comment: str, items: Sequence[OmittedPart] | Sequence[Remark]) -> list[str]:
     if not items:
         return []
-    return [comment, f"{name}:", *(line for each in items for line in write_fields(fields, vars(each), 2, item=True))]
+    kind: Any = type(items[0])
+    written = (line for each in items for line in write_fields(lines(kind), vars(each), 2, item=True))
+    return [comment, f"{name}:", *written]

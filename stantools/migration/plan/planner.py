@@ -11,6 +11,7 @@ from typing import Any
 from stantools.errors import UsageError
 from stantools.escaping import known
 from stantools.migration.plan.checks import channel_part
+from stantools.migration.plan.choices import DurablesChoice, LoadMethod, OriginHeaders
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
 from stantools.migration.plan.migration_plan import (
     DESCRIPTION,
@@ -18,11 +19,8 @@ from stantools.migration.plan.migration_plan import (
     UNLIMITED,
     ChannelPart,
     ConsumerKind,
-    DurablesChoice,
-    LoadMethod,
     MigrationPlan,
     OmittedPart,
-    OriginHeaders,
     Remark,
     SourceRef,
     StreamPlan,
@@ -104,13 +102,13 @@ def make_plan(
 def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
     salvage = source.plan
     return SourceRef(
-        str(Path(known(str(salvage.source.absolute()))).absolute()),
-        salvage.crc.polynomial,
-        tuple(salvage.options.patterns),
-        salvage.options.generation,
-        salvage.options.archived,
-        options.decrypted,
-        tuple(str(each) for each in source.nodes),
+        path=str(Path(known(str(salvage.source.absolute()))).absolute()),
+        nodes=tuple(str(each) for each in source.nodes),
+        patterns=tuple(salvage.options.patterns),
+        generation=salvage.options.generation,
+        archived=salvage.options.archived,
+        decrypted=options.decrypted,
+        crc_poly=salvage.crc.polynomial,
     )
 
 

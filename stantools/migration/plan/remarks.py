@@ -16,8 +16,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.fields import about, format_size
-from stantools.migration.plan.migration_plan import UNLIMITED, LoadMethod, OmittedPart, Remark, RemarkLevel, StreamPlan
+from stantools.migration.plan.migration_plan import UNLIMITED, OmittedPart, Remark, RemarkLevel, StreamPlan
 from stantools.migration.plan.overrides import unused
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.source import ChannelSource, StoreSource
@@ -178,8 +179,9 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Remark(RemarkLevel.WARNING, "", text, "restore archives (`way: archive`) if the server allows it")
     if options.for_broker:
         subscriptions = sum(len(channel.subscriptions) for channel in source.channels)
+        clients = counted(len(source.plan.clients), "client")
         text = (
-            f"{counted(len(source.clients), 'client')} and {counted(subscriptions, 'subscription')} go into stream "
+            f"{clients} and {counted(subscriptions, 'subscription')} go into stream "
             f"{StreamNames(options.for_broker).state}, which is made last: no broker can use the others before"
         )
         yield Remark(RemarkLevel.INFO, "", text)
@@ -193,7 +195,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Remark(RemarkLevel.INFO, "", text, "a prefix separates them: --subject-prefix stan")
     for pattern in unused(options.overrides, (channel.name for channel in source.channels)):
         yield Remark(RemarkLevel.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
-    for change in source.changes:
+    for change in source.plan.changes:
         yield Remark(RemarkLevel.INFO, "", change)
 
 
@@ -202,7 +204,7 @@ def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[OmittedPart]
     left = []
     channels = {channel.name for channel in source.channels}
     pieces: dict[tuple[str, str, bool], list[DroppedData]] = {}
-    for dropped in source.dropped:
+    for dropped in source.plan.dropped:
         if dropped.fate is DropReason.GAP:
             continue
         pieces.setdefault((dropped.file, dropped.reason, dropped.loss), []).append(dropped)
@@ -217,8 +219,8 @@ def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[OmittedPart]
             detail += f" ({counted(len(group), 'place')})"
         what = "subscription" if reason.startswith("subscription ") else "message" if sequences else "file"
         left.append(OmittedPart(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
-    if clients and source.clients:
-        names = [os.fsdecode(client.id) for client in source.clients]
+    if clients and source.plan.clients:
+        names = [os.fsdecode(client.id) for client in source.plan.clients]
         shown = some_of([repr(name) for name in sorted(names)], _NAMES_SHOWN)
         left.append(OmittedPart("client", "", f"JetStream keeps no list of client ids: {shown}", len(names)))
     return left

@@ -219,7 +219,7 @@ def compare_stores(
         open_source(store, SourceOptions(tuple(patterns), workers=workers), progress=progress)
         for store in (first, second)
     )
-    result = StoresDifference(damaged=(a.lossy, b.lossy))
+    result = StoresDifference(damaged=(a.plan.lossy, b.plan.lossy))
     sides = Side(first, states[0]), Side(second, states[1])
     if not patterns:
         result.findings += root_differences(*sides)

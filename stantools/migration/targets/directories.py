@@ -328,12 +328,3 @@ class StoreDirectory(FileDestination):
                         f"subject {subject} overlaps {found} of the existing stream {other.name}",
                         "give the channel another subject in the plan, or remove the other stream",
                     )
-        if stream.config.get("storage", "file") != "file":
-            yield Remark(RemarkLevel.PROBLEM, stream.name, "its storage is not file", "change it in the plan")
-        if stream.config.get("num_replicas", 1) > 1:
-            yield Remark(
-                RemarkLevel.PROBLEM,
-                stream.name,
-                "has several replicas, which a server without a cluster refuses",
-                "set replicas to 1 in the plan",
-            )

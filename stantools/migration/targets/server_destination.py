@@ -17,14 +17,8 @@ from typing import Any, TypeVar
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.followed_store import Cutover, FollowedStore, follow
 from stantools.migration.journal import JournalObserver, StepLog, StreamOutcome, StreamResult, StreamStage, StreamState
-from stantools.migration.plan.migration_plan import (
-    ConsumerPlan,
-    ConsumerProgress,
-    LoadMethod,
-    Remark,
-    TargetKind,
-    TargetRef,
-)
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import ConsumerPlan, ConsumerProgress, Remark, TargetKind, TargetRef
 from stantools.migration.prepared_stream import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream_proof import Proof
 from stantools.migration.publish.consumers import UNFINISHED, StreamConsumers

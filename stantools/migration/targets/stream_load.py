@@ -36,7 +36,8 @@ from stantools.migration.journal import (
     StreamStage,
     StreamState,
 )
-from stantools.migration.plan.migration_plan import LoadMethod, StreamPlan
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import StreamPlan
 from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.proof.stream_proof import ExpectedStream, Proof
 from stantools.migration.publish.loader import PublishOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stantools.errors import UsageError
-from stantools.migration.plan.migration_plan import TargetPaths
+from stantools.migration.plan.plan_options import TargetPaths
 from stantools.nats.connect_options import EMBEDDED, ConnectOptions
 
 # The help of a verb loads this module; heavy imports happen on use.

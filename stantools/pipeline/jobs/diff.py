@@ -182,7 +182,7 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
                 break
         else:
             matched = list(channel_pairs(*sources))
-            damaged = (sources[0].lossy, sources[1].lossy)
+            damaged = (sources[0].plan.lossy, sources[1].plan.lossy)
             opened.append(_OpenPair(len(opened), pair, sides, matched, damaged))
     return opened
 

@@ -28,7 +28,8 @@ from stantools.migration.journal import (
     StreamState,
     remembered_streams,
 )
-from stantools.migration.plan.migration_plan import LoadMethod, Remark, StreamPlan
+from stantools.migration.plan.choices import LoadMethod
+from stantools.migration.plan.migration_plan import Remark, StreamPlan
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared_stream import PreparedStream, estimated_bytes
 from stantools.migration.targets.directories import BackupDirectory

@@ -22,6 +22,7 @@ from typing import Any
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.escaping import escape
 from stantools.inspection.survey_jobs import ChannelRef
+from stantools.nats.stream_names import LONGEST, with_hash
 from stantools.pipeline.jobs.stores import channels_of
 from stantools.pipeline.tables.discovery import FoundStore, discover
 from stantools.pipeline.tables.model import FailedRead, StoreRef
@@ -37,8 +38,6 @@ from stantools.store.durable import replace_file, unwritable, writing
 
 #: Directory of the records of finished stores.
 REPORTS = ".stantools-salvage"
-#: Bytes of a name, which leave space for the names of its unfinished directory and its report.
-_MAX_NAME_BYTES = 200
 
 
 def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) -> list[str]:
@@ -57,20 +56,13 @@ def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) ->
         for root in deeper:
             depth[root] += 1
     for root in clashing:
-        names[root] = _with_digits(names[root], root)
+        names[root] = with_hash(names[root], root)
     return [known.get(root) or names[root] for root in roots]
 
 
 def _joined_name(parts: Sequence[str]) -> str:
     name = "-".join(parts).lstrip(".") or "store"
-    return name if len(os.fsencode(name)) <= _MAX_NAME_BYTES else _with_digits(name, name)
-
-
-def _with_digits(name: str, source: str) -> str:
-    digits = hashlib.sha256(os.fsencode(source)).hexdigest()[:8]
-    while len(os.fsencode(name)) > _MAX_NAME_BYTES - len(digits) - 1:
-        name = name[:-1]
-    return f"{name}-{digits}"
+    return name if len(os.fsencode(name)) <= LONGEST else with_hash(name, name)
 
 
 def check_folder(out: Path, roots: Sequence[str]) -> None:

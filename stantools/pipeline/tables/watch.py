@@ -21,11 +21,19 @@ from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.pipeline.tables.model import SlicePiece, SliceRef, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, LostRange
 from stantools.store.directory import SliceFiles, list_channel
-from stantools.store.safe_end import UNKNOWN, ChannelPosition, SlicePosition, WatchedSlice, settling
+from stantools.store.safe_end import (
+    UNKNOWN,
+    ChannelPosition,
+    SlicePosition,
+    WatchedSlice,
+    growing_slice,
+    has_messages,
+    settling,
+)
 
 
 @dataclass
@@ -81,10 +89,8 @@ class ChannelWatch:
                 self._aside.append(have)
             else:
                 self._aside.append(each)
-        for number in sorted(self.slices, reverse=True):
-            if not self.slices[number].archived and self._has_messages(number):
-                self.top = number
-                break
+        live = [self.slices[number] for number in sorted(self.slices) if not self.slices[number].archived]
+        self.top = growing_slice(live, self._channel, self.crc)
 
     def begin(self) -> ChannelPosition:
         for number in sorted(self.slices):
@@ -122,7 +128,8 @@ class ChannelWatch:
             found, lost = self._resume_by_time(at)
             natural = found is not None and found[:2] == at[:2] and at.offset == FILE_HEADER_SIZE
             return found, [] if natural else lost
-        following = [n for n in sorted(self.slices) if n > at.slice and self._has_messages(n)]
+        later = (n for n in sorted(self.slices) if n > at.slice)
+        following = [n for n in later if has_messages(self.slices[n], self._channel, self.crc)]
         if not following:
             return self._resume_by_time(at)
         with self.open(following[0]) as watched:
@@ -243,15 +250,7 @@ class ChannelWatch:
         return found
 
     def open(self, number: int) -> WatchedSlice:
-        return self._opened(self.slices[number])
-
-    def _opened(self, files: SliceFiles) -> WatchedSlice:
-        assert files.data is not None
-        try:
-            index = str(files.index) if files.index else None
-            return WatchedSlice(str(files.data), index, self._channel, self.crc)
-        except FileNotFoundError as error:
-            raise StoreUnreadableError(f"{files.data}: is gone since it was listed", "look again") from error
+        return WatchedSlice(self.slices[number], self._channel, self.crc)
 
     def removed(self, at: ChannelPosition, last: int | None) -> LostRange:
         first = at.sequence + 1 if at.sequence >= 0 else None
@@ -299,20 +298,8 @@ class ChannelWatch:
         """Returns whether a stream stopped within a slice that was archived meanwhile, with unread messages in it."""
         if archived.number != at.slice or at.offset <= FILE_HEADER_SIZE or archived.data_size <= at.offset:
             return False
-        with self._opened(archived) as then, self.open(at.slice) as now:
+        with WatchedSlice(archived, self._channel, self.crc) as then, self.open(at.slice) as now:
             return then.continues(at) and not now.continues(at)
-
-    def _has_messages(self, number: int) -> bool:
-        files = self.slices[number]
-        if files.data_size <= FILE_HEADER_SIZE:
-            return False
-        if files.index_size >= FILE_HEADER_SIZE + INDEX_RECORD_SIZE:
-            return True
-        try:
-            with self.open(number) as watched:
-                return watched.first() is not None
-        except StoreUnreadableError:
-            return True  # its reader reports it
 
     def _resume_by_time(self, at: ChannelPosition) -> tuple[ChannelPosition | None, list[LostRange]]:
         """Continues with the first message later than the last one read, if there is one."""

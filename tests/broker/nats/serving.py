@@ -34,7 +34,7 @@ async def serving(**options: Any) -> AsyncIterator[NatsServer]:
 
 
 class Raw:
-    """A client without manners."""
+    """A client that breaks the protocol."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.plan.migration_plan import DurablesChoice
+from stantools.migration.plan.choices import DurablesChoice
 from stantools.migration.plan.overrides import Override
 from stantools.migration.targets.directories import BackupDirectory
 from stantools.migration.targets.file_destination import ARCHIVE, REQUEST, check_backup, prove_backup

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.checks import find_problems
+from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
     ConsumerProgress,
-    LoadMethod,
     MigrationPlan,
     RemarkLevel,
     SourceRef,

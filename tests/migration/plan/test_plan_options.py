@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.migration.plan.migration_plan import DurablesChoice, OriginHeaders
+from stantools.migration.plan.choices import DurablesChoice, OriginHeaders
 from stantools.migration.plan.overrides import Override, mapping_override, override_for, read_overrides, unused
 from stantools.migration.plan.plan_options import PlanOptions
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from stantools.errors import StantoolsError, StoreUnreadableError, StoreUnwritableError, UsageError
 from stantools.migration.plan import document
+from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.fields import CONSUMER_DEFAULTS
 from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
     ConsumerPlan,
     ConsumerProgress,
-    LoadMethod,
     MigrationPlan,
     OmittedPart,
     Remark,
@@ -141,14 +141,14 @@ def _streams(draw: st.DrawFn) -> StreamPlan:
         consumers.append(
             ConsumerPlan(
                 draw(_name),
-                draw(st.sampled_from(ConsumerKind)),
                 part.channel,
                 draw(_text),
                 draw(_text),
                 draw(_text),
+                draw(st.integers(0, 9)),
+                draw(st.sampled_from(ConsumerKind)),
                 given,
                 draw(_positions),
-                draw(st.integers(0, 9)),
             )
         )
     return StreamPlan(
@@ -177,11 +177,12 @@ _plans = st.builds(
     st.builds(
         SourceRef,
         _text.filter(lambda text: text and "\0" not in text),
-        st.none() | st.integers(0, 2**32 - 1),
+        st.lists(_text, max_size=2).map(tuple),
         st.lists(_text, max_size=2).map(tuple),
         _text.filter(bool),
         st.booleans(),
         st.booleans(),
+        st.none() | st.integers(0, 2**32 - 1),
     ),
     _targets,
     st.sampled_from(LoadMethod),
@@ -189,6 +190,7 @@ _plans = st.builds(
     st.lists(st.builds(OmittedPart, _text, _text, _text, st.integers(0, 9), st.booleans()), max_size=2).map(tuple),
     st.lists(st.builds(Remark, st.sampled_from(RemarkLevel), _text, _text, _text), max_size=3).map(tuple),
     _time,
+    _text,
 )
 
 
@@ -241,7 +243,7 @@ def test_anything_else_is_refused_with_a_message(data: bytes) -> None:
 # --- what it looks like
 
 EXAMPLE = MigrationPlan(
-    SourceRef("/data/stan", 3988292384),
+    SourceRef("/data/stan", crc_poly=3988292384),
     TargetRef(TargetKind.SERVER, ("nats://js.example:4222",), (2, 10, 26)),
     LoadMethod.ARCHIVE,
     (
@@ -447,6 +449,17 @@ def test_a_typo_gets_a_hint() -> None:
 
 
 # --- files
+
+
+def test_a_plan_of_version_0_1_0_is_read_and_written_as_ever() -> None:
+    """With all kinds of lines. The digest identifies the journal of a begun migration."""
+    text = (Path(__file__).parent / "plan-0.1.0.yaml").read_text()
+    plan = parsed(text)
+    assert plan.digest == "8b7f6657ba5cb3f681a9e17a40d1d75c"
+    assert (plan.broker, plan.source.nodes) == ("stan-1", ("n1=/data/n1", "/data/n 2"))
+    assert plan.streams[0].consumers[0].position.pending == tuple(range(2, 91, 2))
+    written = render_plan(plan, ("stantools migrate apply plan.yaml",))
+    assert written[written.index("\nplan: 1") :] == text[text.index("\nplan: 1") :]
 
 
 def test_files(tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.encryption import ChannelCipher, Cipher
 from stantools.migration.plan.checks import find_changes, find_problems
+from stantools.migration.plan.choices import DurablesChoice, LoadMethod, OriginHeaders
 from stantools.migration.plan.migration_plan import (
     ConsumerKind,
     ConsumerProgress,
-    DurablesChoice,
-    LoadMethod,
     MigrationPlan,
-    OriginHeaders,
     Remark,
     RemarkLevel,
     StreamPlan,

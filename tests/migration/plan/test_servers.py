@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from stantools.migration.plan.choices import DurablesChoice
 from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
-from stantools.migration.plan.migration_plan import DurablesChoice, MigrationPlan
+from stantools.migration.plan.migration_plan import MigrationPlan
 from stantools.migration.plan.overrides import Override, mapping_override
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.migration.plan.migration_plan import DurablesChoice
+from stantools.migration.plan.choices import DurablesChoice
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared_stream import prepare

@@ -127,7 +127,7 @@ def test_generations(tmp_path: Path) -> None:
     assert "older generation" in by_name["a.generation-1"].origin and not by_name["a"].origin
     newest = opened(tmp_path, generation="newest")
     assert contents(only(newest).read()) == as_messages(new)
-    assert newest.lossy and newest.lost == 30
+    assert newest.plan.lossy and newest.plan.gone == 30
     assert contents(only(opened(tmp_path, generation="1")).read()) == as_messages(old)
     with pytest.raises(UsageError, match="2 generations"):
         opened(tmp_path, generation="3")
@@ -166,7 +166,7 @@ def test_strays_of_a_channel_that_was_not_chosen(tmp_path: Path) -> None:
     assert {c.name: c.count for c in opened(tmp_path).channels} == {"a": 3, "b": 6}
     chosen = opened(tmp_path, "a")
     assert {c.name: c.count for c in chosen.channels} == {"a": 3}
-    (left,) = [d for d in chosen.dropped if "not selected" in d.reason]
+    (left,) = [d for d in chosen.plan.dropped if "not selected" in d.reason]
     assert left.sequences.pairs() == [(4, 6)] and not left.loss
 
 

@@ -119,7 +119,7 @@ def test_a_lost_server_record_is_no_obstacle(golden_copy: Callable[[str], Path])
     (root / "server.dat").write_bytes(b"")
     source = opened(root)
     assert sum(channel.count for channel in source.channels) == 52
-    assert source.clients and not source.lossy and not source.lost
+    assert source.plan.clients and not source.plan.lossy and not source.plan.gone
 
 
 def test_subscriptions(golden: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.plan.migration_plan import OriginHeaders
+from stantools.migration.plan.choices import OriginHeaders
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared_stream import prepare
