@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
 from stantools.progress import Progress
@@ -21,6 +21,9 @@ from stantools.store.directory import NAME_STORE as NAME_STORE
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
+
+if TYPE_CHECKING:
+    from stantools.streamfiles.directory import StoredStream
 
 _HEAD: Final = 512
 
@@ -157,6 +160,7 @@ class Source:
     path: Path  #: the path from the user, or the better one that a note names
     datastore: Datastore | None = None
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
+    streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -176,6 +180,8 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
+        if self.streams:
+            return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 
     def store(self, why: str = "") -> Datastore:
