@@ -28,6 +28,7 @@ from stantools.store.read_options import prepare_store
 
 _CHANNEL_USES: Final = frozenset(
     {
+        Capability.OVERVIEW,
         Capability.SURVEY,
         Capability.MESSAGES,
         Capability.SUBSCRIPTIONS,
@@ -38,6 +39,7 @@ _CHANNEL_USES: Final = frozenset(
 _STORE_USES: Final = frozenset(Capability)
 _NODE_USES: Final = frozenset(
     {
+        Capability.OVERVIEW,
         Capability.SURVEY,
         Capability.MESSAGES,
         Capability.SUBSCRIPTIONS,

@@ -12,6 +12,7 @@ from typing import Final
 from stantools.escaping import shell_word
 from stantools.sources.source import (
     MAX_DIRECTORIES,
+    Capability,
     PathFacts,
     RecognisedPath,
     Source,
@@ -24,6 +25,7 @@ from stantools.sources.source import (
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
 NO_ACCOUNT: Final = "$G"
+_USES: Final = frozenset({Capability.OVERVIEW})
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
@@ -53,7 +55,7 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
         what = " and one node of a cluster"
     place, copy = shell_word(str(root)), shell_word(f"{root.name}.copy".lstrip("-"))
     remedy = (
-        "stantools reads stores of NATS Streaming. A server opens a copy of it: "
+        f"`stantools info {shell_word(str(path))}` shows its streams; a server opens a copy of it: "
         f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
     )
     return RecognisedPath(JETSTREAM, path, what, remedy)
@@ -104,7 +106,11 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
     if "backup.json" in facts.names and archive_of(facts):
         command = f"nats stream restore {shell_word(str(facts.path))}"
-        return RecognisedPath(BACKUP, facts.path, "", f"restore it into a server with the tool `nats`: `{command}`")
+        remedy = (
+            f"`stantools info {shell_word(str(facts.path))}` shows the stream; "
+            f"the tool `nats` restores it into a server: `{command}`"
+        )
+        return RecognisedPath(BACKUP, facts.path, "", remedy)
     return None
 
 
@@ -121,5 +127,5 @@ def _open_backup(found: RecognisedPath, request: SourceRequest) -> Source:
     return open_backup(found, request, archive)
 
 
-JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream)
-BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup)
+JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _USES)

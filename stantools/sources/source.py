@@ -31,6 +31,7 @@ _HEAD: Final = 512
 class Capability(enum.Enum):
     """A use of a source; the value continues "cannot be used for"."""
 
+    OVERVIEW = "an overview of its content"
     SURVEY = "its content"
     MESSAGES = "its messages"
     SUBSCRIPTIONS = "its subscriptions and clients"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from stantools.store.mapping import Buffer
@@ -57,6 +58,15 @@ def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockCont
     plain += content[end : end + HASH_SIZE]
     surplus = content[end + HASH_SIZE :]
     return BlockContent(bytes(plain), True, key is not None, not head.startswith(_MAGIC), damaged, surplus)
+
+
+def is_compressed(path: Path) -> bool:
+    """Returns whether the first bytes of a block that is not encrypted are those of a compressed one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def number_of_records(data: Buffer | bytes, names: Iterable[str], numbers: Iterable[int]) -> tuple[str, int] | None:
