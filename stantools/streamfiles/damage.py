@@ -13,6 +13,7 @@ from stantools.store.mapping import Buffer, data_from
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
+    MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     TOMBSTONE,
     RecordColumns,
@@ -116,7 +117,16 @@ def next_record(data: Buffer | bytes, position: int, key: bytes) -> int:
     own = position + (int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF)
     if own > position and is_record(data, own, key):
         return own
-    position += 1
-    if isinstance(data, memoryview):
-        position = max(position, data_from(data, position)[0] - EMPTY_RECORD_SIZE)
-    return kernels.next_record(data, position, key, _MAX_HASHED * (len(data) - position))
+    start, size = position + 1, len(data)
+    while start < size:
+        begin, end = data_from(data, start) if isinstance(data, memoryview) else (start, size)
+        if begin >= size:
+            break
+        # a header may begin with zeros that are not on disk, and a record may end with them
+        begin, stop = max(start, begin - EMPTY_RECORD_SIZE), min(end + MAX_RECORD_SIZE, size)
+        part = data[begin:stop]
+        found = kernels.next_record(part, 0, key, _MAX_HASHED * len(part))
+        if found < len(part):
+            return begin + found
+        start = end
+    return size

@@ -19,7 +19,7 @@ import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.progress import Progress
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, data_from
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.blocks import BlockContent, number_of_records
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TOMBSTONE: Final = 1
+_PIECE: Final = 1 << 20
 #: distinct subjects that are counted
 _MAX_SUBJECTS: Final = 1 << 21
 #: Subjects that occur once, and are compared with the others; more are the nature of the stream.
@@ -203,7 +204,7 @@ class StreamSurvey:
         for gap in block.gaps if block.file.path.suffix == ".blk" else ():
             kind = _FLAWS[gap.flaw]
             if gap.end == len(content.data) and not gap.claimed:
-                kind = FlawKind.BLOCK_TAIL if any(_pieces(content.data, gap)) else FlawKind.BLOCK_ZEROS
+                kind = FlawKind.BLOCK_ZEROS if _is_zeros(content.data, gap.start, gap.end) else FlawKind.BLOCK_TAIL
             self._flaw(kind, block, _DETAILS[kind], gap, sequence=gap.claimed or gap.before)
 
     def _proper_key(self, block: BlockSurvey, data: Buffer | bytes) -> tuple[str, int] | None:
@@ -461,9 +462,14 @@ def _listed(first: int, blocks: Iterable[KnownBlock]) -> Iterator[Ranges]:
         yield whole - Ranges.from_sequences(each.deleted.astype(np.uint64))
 
 
-def _pieces(data: Buffer | bytes, gap: Gap) -> Iterator[bool]:
-    for start in range(gap.start, gap.end, 1 << 20):
-        yield any(bytes(data[start : min(start + (1 << 20), gap.end)]).strip(b"\0"))
+def _is_zeros(data: Buffer | bytes, start: int, end: int) -> bool:
+    while start < end:
+        begin, stop = data_from(data, start) if isinstance(data, memoryview) else (start, end)
+        for at in range(begin, min(stop, end), _PIECE):
+            if bytes(data[at : min(at + _PIECE, stop, end)]).strip(b"\0"):
+                return False
+        start = stop
+    return True
 
 
 def _moved(data: Buffer | bytes, rows: RecordColumns) -> list[int]:

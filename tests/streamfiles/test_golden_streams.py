@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import struct
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,17 @@ def test_some_mutations(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["systematic_10", "systematic_multi_15"])
 def test_all_mutations(case: str, tmp_path: Path) -> None:
     check_mutations(case, tmp_path, 1)
+
+
+def test_what_is_not_on_disk_is_not_read(golden_jetstream: Path, tmp_path: Path) -> None:
+    """A sparse block of 64 GB costs no more than its data."""
+    source = golden_jetstream / "ok_basic15/store/jetstream/$G/streams/ORDERS"
+    shutil.copytree(source, tmp_path / "ORDERS")
+    block = tmp_path / "ORDERS/msgs/1.blk"
+    with block.open("r+b") as file:
+        file.truncate(64 << 30)
+    begin = time.process_time()
+    survey = StreamSurvey(StoredStream(tmp_path / "ORDERS", "$G"))
+    assert time.process_time() - begin < 5
+    assert survey.intact == Ranges.of([(1, 65)])
+    assert [each.kind for each in survey.flaws] == [FlawKind.BLOCK_ZEROS]
