@@ -11,7 +11,6 @@ from typing import Final
 
 from stantools.escaping import shell_word
 from stantools.sources.source import (
-    MAX_DIRECTORIES,
     Capability,
     PathFacts,
     RecognisedPath,
@@ -21,6 +20,7 @@ from stantools.sources.source import (
     is_file,
     names_in,
 )
+from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
