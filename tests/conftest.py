@@ -46,7 +46,7 @@ MOST_SECONDS, MOST_SECONDS_SLOW = 600, 1800
 #: Modules by which a test starts processes that it then talks to.
 STARTERS = {"tests.servers", "tests.brokers"}
 #: Fixtures by which a test gets golden stores; tests that get them in other ways say it themselves.
-GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters"}
+GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters", "golden_jetstream"}
 
 
 @cache
@@ -204,6 +204,12 @@ def golden() -> Path:
 def golden_clusters() -> Path:
     """The folder of golden clusters, with all nodes of each; nothing may be changed in it."""
     return GOLDEN.with_name("clusters")
+
+
+@pytest.fixture(scope="session")
+def golden_jetstream() -> Path:
+    """The folder of golden JetStream directories; nothing may be changed in it."""
+    return GOLDEN.with_name("jetstream")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Golden stores: what real servers wrote, kept as archives in tests/golden, unpacked once into .golden.
 
     python tests/goldenstores.py                 # unpack them, and say where
-    python tests/goldenstores.py pack FOLDER     # write the archives anew from FOLDER/stores and FOLDER/clusters
+    python tests/goldenstores.py pack FOLDER     # write the archives anew from the folders of cases in FOLDER
 
 The folder has the digest of the archives in its name, so other archives get another folder, and processes that unpack
 at the same time do not meet. Archives are the same bytes whoever packs the same files: names in order, no owners, one
@@ -30,7 +30,7 @@ _TIME = 1_600_000_000
 
 @cache
 def unpacked() -> Path:
-    """Returns the folder with `stores` and `clusters`; unpacks the archives if nobody has."""
+    """Returns the folder with `stores`, `clusters` and `jetstream`; unpacks the archives if nobody has."""
     archives = sorted(ARCHIVES.glob("*.tar.xz"))
     digest = hashlib.sha256()
     for archive in archives:
@@ -71,10 +71,12 @@ def archive_of(path: Path) -> str:
     """Returns the archive that a case belongs to: cases that are alike are packed together.
 
     Args:
-        path: The case, as `stores/NAME` or `clusters/NAME`.
+        path: The case, as `stores/NAME`, `clusters/NAME` or `jetstream/NAME`.
     """
     if path.parts[0] == "clusters":
         return "clusters"
+    if path.parts[0] == "jetstream":
+        return "jetstream-clusters" if path.name.startswith("cl_") else "jetstream"
     if path.name in ("mutations", "systematic"):
         return "mutations"
     odd = ("bad_", "dup_", "foreign_", "no_permission", "read_only")
@@ -85,7 +87,7 @@ def pack(folder: Path, to: Path = ARCHIVES) -> Iterator[Path]:
     """Writes the archives.
 
     Args:
-        folder: Has the cases in `stores` and `clusters`.
+        folder: Has the cases in `stores`, `clusters` and `jetstream`.
         to: Where the archives go.
 
     Yields:

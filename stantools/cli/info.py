@@ -24,10 +24,35 @@ from stantools.notation import and_more, counted, format_size, format_time
 if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
     from stantools.inspection.overview import Overview
+    from stantools.sources.source import Source
     from stantools.store.limits import StoreLimits
     from stantools.store.read_options import ReadOptions
 
 _CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
+_STREAM_COLUMNS = (
+    "account",
+    "name",
+    "first_seq",
+    "last_seq",
+    "messages",
+    "bytes",
+    "num_deleted",
+    "num_subjects",
+    "blocks",
+    "consumers",
+)
+_STREAM_HEADERS = (
+    "account",
+    "stream",
+    "first",
+    "last",
+    "messages",
+    "bytes",
+    "deleted",
+    "subjects",
+    "blocks",
+    "consumers",
+)
 _MANY = 20
 
 
@@ -54,6 +79,9 @@ def command(
     Of a clustered node, terms, indexes, members and snapshots are shown as well, and clients and subscriptions come
     from the newest snapshot and the Raft log.
 
+    Of a JetStream store directory, or a backup of a stream, the streams are shown with their consumers, as a
+    nats-server recovers them; --channel names streams. Blocks are only read where no index describes them.
+
     Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
     from stantools.cli.opening import open_source
@@ -61,12 +89,54 @@ def command(
     from stantools.inspection.source_queries import source_overview
     from stantools.sources.source import Capability
 
-    source = open_source(store, read_options, Capability.SURVEY, channels=channels)
+    source = open_source(store, read_options, Capability.OVERVIEW, channels=channels)
+    if source.streams:
+        return _print_streams(source, channels)
     with ByteProgress("info") as shown:
         result, node = source_overview(
             source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance
         )
     return _print(result, limits is not None, slices, node)
+
+
+def _print_streams(source: Source, patterns: tuple[str, ...]) -> int:
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.stream_overview import stream_overviews
+
+    with ByteProgress("info") as shown:
+        streams = list(stream_overviews(source, patterns=patterns, progress=shown.advance))
+    output = console.output()
+    if output == "json":
+        listed = [each.as_json() for each in streams]
+        print_json({"kind": "jetstream", "path": str(source.path), "streams": listed})
+    elif output == "ndjson":
+        stream_ndjson(each.as_json() for each in streams)
+    else:
+        rows = [
+            (
+                each.account,
+                each.name,
+                each.first_seq,
+                each.last_seq,
+                each.messages,
+                each.bytes,
+                each.num_deleted,
+                each.num_subjects,
+                len(each.blocks),
+                len(each.consumers),
+            )
+            for each in streams
+        ]
+        if output == "csv":
+            print_csv(_STREAM_COLUMNS, rows)
+        else:
+            click.echo(table_text(_STREAM_HEADERS, rows, right=_STREAM_HEADERS[2:]), nl=False)
+    problems = [f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems] + source.flaws
+    for problem in problems[:_MANY]:
+        console.warning(console.escape(problem))
+    if len(problems) > _MANY:
+        console.warning(and_more(len(problems) - _MANY))
+    return ExitCode.FINDINGS if problems else ExitCode.CLEAN
 
 
 def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> int:

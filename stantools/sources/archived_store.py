@@ -221,13 +221,11 @@ class _Unpacking:
                     f"{format_size(max(free, 0))} free",
                     _ELSEWHERE,
                 )
-            directory = Path(tempfile.mkdtemp(prefix="stantools-", dir=place))
+            return private_directory(place)
         except OSError as error:
             raise StoreUnwritableError(
                 f"{self.archive.path}: no directory for its content: {error.strerror}", _ELSEWHERE
             ) from error
-        _private.append(directory)
-        return directory
 
     def _make(self, path: Path) -> bool:
         try:
@@ -334,6 +332,13 @@ def open_archived_file(found: RecognisedPath, request: SourceRequest) -> Source:
 def _unpacking(found: RecognisedPath, request: SourceRequest) -> _Unpacking:
     assert found.archive
     return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request)
+
+
+def private_directory(place: Path | None = None) -> Path:
+    """Makes a directory of this user alone, which is removed at the end of the program."""
+    directory = Path(tempfile.mkdtemp(prefix="stantools-", dir=place))
+    _private.append(directory)
+    return directory
 
 
 def remove(directory: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.escaping import shell_word
 from stantools.notation import some_of
+from stantools.sources import jetstream
 from stantools.sources.source import (
     NAME_STORE,
     Capability,
@@ -19,7 +19,6 @@ from stantools.sources.source import (
     SourceKind,
     SourceRequest,
     is_file,
-    names_in,
 )
 from stantools.sources.store_search import MAX_DIRECTORIES, holds_channel
 from stantools.store.directory import Datastore, open_datastore
@@ -29,6 +28,7 @@ from stantools.store.read_options import prepare_store
 
 _CHANNEL_USES: Final = frozenset(
     {
+        Capability.OVERVIEW,
         Capability.SURVEY,
         Capability.MESSAGES,
         Capability.SUBSCRIPTIONS,
@@ -39,6 +39,7 @@ _CHANNEL_USES: Final = frozenset(
 _STORE_USES: Final = frozenset(Capability)
 _NODE_USES: Final = frozenset(
     {
+        Capability.OVERVIEW,
         Capability.SURVEY,
         Capability.MESSAGES,
         Capability.SUBSCRIPTIONS,
@@ -155,47 +156,6 @@ def _open_channel(found: RecognisedPath, request: SourceRequest) -> Source:
     return Source(found, request.read_options, found.path, store, notes=notes)
 
 
-def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
-    if "backup.json" in facts.names and any(each.startswith("stream.tar") for each in facts.names):
-        command = f"nats stream restore {shell_word(str(facts.path))}"
-        return RecognisedPath(BACKUP, facts.path, "", f"restore it into a server with the tool `nats`: `{command}`")
-    return None
-
-
-def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
-    """Recognises the store directory of a nats-server, from its root down to one stream."""
-    path, names = facts.path, facts.names
-    if "meta.inf" in names and ("msgs" in names or "meta.sum" in names):
-        what, root = f", one stream of it: {path.absolute().name}", path.absolute().parent.parent.parent
-    elif any(each.endswith(".blk") for each in names):
-        what, root = ", the blocks of one stream of it", path.absolute().parent.parent.parent.parent
-    elif "streams" in names and _holds_streams(path / "streams"):
-        what, root = f", one account of it: {path.absolute().name}", path.absolute().parent
-    elif path.name == "streams" and _holds_streams(path):
-        what, root = ", the streams of one account of it", path.absolute().parent.parent
-    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:MAX_DIRECTORIES]):
-        what, root = "", path.absolute()
-    elif "jetstream" in names and (inner := names_in(path / "jetstream")):
-        if not any(_holds_streams(path / "jetstream" / each / "streams") for each in sorted(inner)[:MAX_DIRECTORIES]):
-            return None
-        what, root = "", path.absolute() / "jetstream"
-    else:
-        return None
-    place, copy = shell_word(str(root)), shell_word(f"{root.name}.copy".lstrip("-"))
-    remedy = (
-        "stantools reads stores of NATS Streaming. A server opens a copy of it: "
-        f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
-    )
-    return RecognisedPath(JETSTREAM, path, what, remedy)
-
-
-def _holds_streams(directory: Path) -> bool:
-    names = names_in(directory) or ()
-    return any(
-        names_in(directory / each / "msgs") is not None or is_file(directory / each / "meta.inf") for each in names
-    )
-
-
 def _recognise_empty(facts: PathFacts) -> RecognisedPath | None:
     if all(each.is_dir() for each in islice(facts.path.rglob("*"), MAX_DIRECTORIES)):
         node = NodeFiles(facts.path, None, None)
@@ -219,12 +179,10 @@ NODES = SourceKind(
     _open_nodes,
     frozenset({Capability.FORECAST, Capability.MERGE, Capability.MIGRATION}),
 )
-JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream)
-BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup)
 EMPTY = SourceKind(
     "is an empty directory, not a file store", _recognise_empty, _open_node, frozenset({Capability.MERGE})
 )
 OTHER = SourceKind("is not a file store", _recognise_other)
 
 #: in the order in which they are tried
-KINDS: Final = (NODE, STORE, BACKUP, JETSTREAM, CHANNEL, NODES, PARENT, EMPTY, OTHER)
+KINDS: Final = (NODE, STORE, jetstream.BACKUP, jetstream.JETSTREAM, CHANNEL, NODES, PARENT, EMPTY, OTHER)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
 from stantools.progress import Progress
@@ -22,12 +22,16 @@ from stantools.store.directory import Datastore, open_datastore
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
 
+if TYPE_CHECKING:
+    from stantools.streamfiles.directory import StoredStream
+
 _HEAD: Final = 512
 
 
 class Capability(enum.Enum):
     """A use of a source; the value continues "cannot be used for"."""
 
+    OVERVIEW = "an overview of its content"
     SURVEY = "its content"
     MESSAGES = "its messages"
     SUBSCRIPTIONS = "its subscriptions and clients"
@@ -157,6 +161,7 @@ class Source:
     path: Path  #: the path from the user, or the better one that a note names
     datastore: Datastore | None = None
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
+    streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -176,6 +181,8 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
+        if self.streams:
+            return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 
     def store(self, why: str = "") -> Datastore:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stantools.streamfiles import kernels
-from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
+from stantools.streamfiles.layout import HASH_SIZE, MAX_SEQUENCE, ArchiveError
 from stantools.streamfiles.varints import VarintReader, put, zigzag
 
 #: Servers read their own version and earlier ones; this one is 2.11's.
@@ -27,7 +27,8 @@ _NODE_BITS: Final = 2048
 class KnownBlock:
     first: int
     last: int
-    deleted: set[int] = field(default_factory=set)
+    deleted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  #: rising
+    size: int = 0  #: of its messages' records
 
     @property
     def messages(self) -> int:
@@ -42,32 +43,55 @@ class KnownStream:
     blocks: dict[int, KnownBlock]  #: by number
     last_block: int = 0  #: number of the last block
     last_hash: bytes = b""  #: hash of the last record in it
+    version: int = 0  #: of `index.db`; 0: from indexes of single blocks
+    stale: frozenset[int] = frozenset()  #: blocks that were written to after their own index
+    messages: int = 0
+    size: int = 0  #: of their records
+    first_time: int = 0
+    subjects: int = 0  #: number of subjects
+    #: Size of each subject and its bytes, one after the other.
+    subject_sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    subject_text: bytes = field(default=b"", repr=False)
 
 
-def read_index(data: bytes, key: bytes) -> KnownStream:
-    """Reads `index.db`; ArchiveError if it is damaged, or of an unknown kind."""
+def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None = None) -> KnownStream:
+    """Reads `index.db`; ArchiveError if it is damaged, or of an unknown kind.
+
+    `unseal` decrypts the part before the hash.
+    """
     if len(data) < 2 + 2 * HASH_SIZE:
         raise ArchiveError(f"it has {len(data)} bytes, too few for an index")
     if kernels.hash64(data[:-HASH_SIZE], key) != int.from_bytes(data[-HASH_SIZE:], "little"):
         raise ArchiveError("its hash does not match: it is damaged, or of another stream")
-    if data[0] != 11 or not 1 <= data[1] <= 4:
-        raise ArchiveError(f"it is of version {data[1]}, expected 1 to 4")
-    version = data[1]
-    numbers = VarintReader(data[:-HASH_SIZE], 2)
-    _messages, _bytes, first, _first_time, last = (numbers.take() for _ in range(5))
-    known = KnownStream(first, last, numbers.signed(), {})
-    for _ in range(numbers.bounded(numbers.take(), 3)):
-        numbers.raw(numbers.take())
+    body = unseal(data[:-HASH_SIZE]) if unseal else data[:-HASH_SIZE]
+    if body[:1] != b"\x0b" or not 1 <= body[1] <= 4:
+        raise ArchiveError(f"it is of version {body[1]}, expected 1 to 4")
+    version = body[1]
+    numbers = VarintReader(body, 2)
+    messages, size, first = (numbers.take() for _ in range(3))
+    first_time, last = numbers.signed(), numbers.take()
+    known = KnownStream(
+        first, last, numbers.signed(), {}, version=version, messages=messages, size=size, first_time=first_time
+    )
+    known.subjects = numbers.bounded(numbers.take(), 3)
+    sizes, text = np.zeros(known.subjects, np.int64), bytearray()
+    for row in range(known.subjects):
+        name = numbers.raw(numbers.take())
+        sizes[row] = len(name)
+        text += name
         count = numbers.take()
         numbers.take()
         if count > 1 or version >= 4:
             numbers.take()
+    known.subject_sizes, known.subject_text = sizes, bytes(text)
     for _ in range(numbers.bounded(numbers.take(), 7)):
-        number, _ = numbers.take(), numbers.take()
+        number, size = numbers.take(), numbers.take()
         block_first, _, block_last, _, deleted = (numbers.take() for _ in range(5))
         for _ in range(version - 1 if version < 4 else 2):
             numbers.take()
-        known.blocks[number] = KnownBlock(block_first, block_last, _deleted(numbers) if deleted else set())
+        known.blocks[number] = KnownBlock(block_first, block_last, size=size)
+        if deleted:
+            known.blocks[number].deleted = _deleted(numbers)
     known.last_block, known.last_hash = numbers.take(), numbers.raw(HASH_SIZE)
     return known
 
@@ -77,32 +101,38 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it has an unknown version")
     numbers = VarintReader(data, 2)
-    messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
+    messages, size, first, _, last, _, deleted = (numbers.take() for _ in range(7))
     tail = numbers.raw(HASH_SIZE)
     if messages != last - first + 1 - deleted:
         raise ArchiveError("its numbers contradict each other")
-    known = KnownBlock(first, last)
+    known = KnownBlock(first, last, size=size)
     if deleted:
-        known.deleted = _deleted(numbers) if data[1] == 2 else {first + numbers.take() for _ in range(deleted)}
+        if data[1] == 2:
+            known.deleted = _deleted(numbers)
+        else:
+            entries = [first + numbers.take() for _ in range(numbers.bounded(deleted, 1))]
+            if max(first, last, *entries) > MAX_SEQUENCE:
+                raise ArchiveError("it names an impossible sequence")
+            known.deleted = np.unique(np.array(entries, np.int64))
     return known, tail
 
 
-def _deleted(numbers: VarintReader) -> set[int]:
+def _deleted(numbers: VarintReader) -> NDArray[np.int64]:
     magic, version = numbers.raw(2)
     if magic != 0x16 or version not in (1, 2):
         raise ArchiveError("its map of deleted sequences has an unknown version")
     words = 64 if version == 1 else 32
-    nodes, _ = int.from_bytes(numbers.raw(4), "little"), numbers.raw(4)
-    found: set[int] = set()
+    nodes = numbers.bounded(int.from_bytes(numbers.raw(4), "little"), 10 + 8 * words)
+    numbers.raw(4)
+    found = [np.zeros(0, np.int64)]
     for _ in range(nodes):
         base = int.from_bytes(numbers.raw(8), "little")
-        bits = int.from_bytes(numbers.raw(8 * words), "little")
+        bits = np.unpackbits(np.frombuffer(numbers.raw(8 * words), np.uint8), bitorder="little")
         numbers.raw(2)
-        while bits:
-            low = bits & -bits
-            found.add(base + low.bit_length() - 1)
-            bits ^= low
-    return found
+        if base > MAX_SEQUENCE:
+            raise ArchiveError(f"it names the sequence {base}")
+        found.append(np.flatnonzero(bits) + base)
+    return np.unique(np.concatenate(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,21 @@ def scan_records(
     Fills `columns` from row 0 on. Returns the number of rows, the end position and the reason.
     """
 
+def next_record(block: ReadableBuffer, position: int, key: bytes, budget: int) -> int:
+    """Returns the offset of the first good record at or after `position`; the size of the block if there is none.
+
+    The search ends after records of `budget` bytes in all turned out to be none.
+    """
+
+def subject_hashes(block: ReadableBuffer, columns: RecordColumns) -> NDArray[np.uint64]:
+    """Returns a hash of each record's subject, which tells subjects of this process apart."""
+
+def decompress_s2(data: ReadableBuffer, limit: int) -> tuple[bytes, bool]:
+    """Returns the content of a block of S2 up to its first impossible token, and whether that is all of it.
+
+    Nothing is returned of a block that claims more than `limit` bytes.
+    """
+
 def encode_record(sequence: int, time: int, subject: bytes, header: bytes, payload: bytes, key: bytes) -> bytes:
     """Returns a record; `sequence` includes flags, `time` is in nanoseconds since 1970, `key` is that of the block.
 

@@ -55,6 +55,7 @@ cdef enum:
     HASH_SIZE = 8
     EMPTY_SIZE = 30
     KEY_SIZE = 32
+    HIGH_BITS = 0x3F  # of a sequence; the other two of its highest byte are flags
     CHUNK_SIZE = 65536
     CHUNK_HEAD_SIZE = 8
     STORED = 1
@@ -62,6 +63,10 @@ cdef enum:
     TIME_SIZE = 40  # bytes of the longest time, and more
     #: Below this size tables are as fast as multiplication.
     MULTIPLY_FROM = 32
+
+#: odd factors that spread the bits of a subject's hash
+cdef uint64_t FIRST_FACTOR = 0x9E3779B97F4A7C15
+cdef uint64_t SECOND_FACTOR = 0x100000001B3
 
 cdef uint32_t HAS_HEADERS = layout.HAS_HEADERS
 cdef uint64_t SKIPPED = layout.SKIPPED
@@ -433,6 +438,163 @@ def scan_records(block, int64_t position, key, columns):
             row += 1
             at += size
     return row, at, FLAWS[flaw]
+
+
+def next_record(block, int64_t position, key, uint64_t budget):
+
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef uint64_t at = <uint64_t>position, found = view.size, size, subject, needed, spent = 0
+    cdef uint32_t word
+    cdef const uint8_t* p
+    if position < 0:
+        raise ValueError(f"position {position}")
+    with nogil:
+        while at + EMPTY_SIZE <= view.size:
+            p = view.base + at
+            if load64(p) == 0:
+                at += 5
+                continue
+            word = load32(p)
+            size = word & ~HAS_HEADERS
+            if size >= EMPTY_SIZE and size <= MAX_RECORD_SIZE and size <= view.size - at and not p[11] & HIGH_BITS:
+                subject = p[20] | <uint64_t>p[21] << 8
+                needed = EMPTY_SIZE + subject
+                if word & HAS_HEADERS:
+                    needed += LENGTH_SIZE
+                    if needed <= size:
+                        needed += load32(p + HEAD_SIZE + subject)
+                if needed <= size:
+                    spent += size
+                    if spent > budget:
+                        break
+                    if hash_record(
+                        hash_of, keys.base, p, size, subject, word & HAS_HEADERS
+                    ) == load64(p + size - HASH_SIZE):
+                        found = at
+                        break
+            at += 1
+    return found
+
+
+def subject_hashes(block, columns):
+
+    cdef Bytes view = Bytes(block)
+    cdef const int64_t[:] starts = columns.subject_start
+    cdef const uint32_t[:] sizes = columns.subject_size
+    cdef Py_ssize_t count = starts.shape[0], row
+    cdef uint64_t value
+    cdef uint32_t left
+    cdef const uint8_t* p
+    result = np.empty(count, np.uint64)
+    cdef uint64_t[::1] out = result
+    if sizes.shape[0] != count:
+        raise ValueError(f"{count} subjects, {sizes.shape[0]} sizes")
+    with nogil:
+        for row in range(count):
+            if not within(starts[row], sizes[row], view.size):
+                out[row] = 0
+                continue
+            p = view.base + starts[row]
+            left = sizes[row]
+            value = FIRST_FACTOR ^ left
+            while left >= 8:
+                value = (value ^ load64(p)) * FIRST_FACTOR
+                value ^= value >> 29
+                p += 8
+                left -= 8
+            while left:
+                value = (value ^ p[0]) * SECOND_FACTOR
+                p += 1
+                left -= 1
+            value ^= value >> 32
+            value *= FIRST_FACTOR
+            out[row] = value ^ value >> 29
+    return result
+
+
+def decompress_s2(data, uint64_t limit):
+
+    cdef Bytes view = Bytes(data)
+    cdef const uint8_t* p = view.base
+    cdef uint64_t end = view.size, at = 0, size = 0, done = 0, offset = 0, length, more, field, i
+    cdef int shift = 0, tag
+    cdef uint8_t* out
+    cdef bint complete = False
+    while at < end and shift < 35:
+        size |= <uint64_t>(p[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if p[at - 1] < 0x80:
+            complete = True
+            break
+    if not complete or size > limit:
+        return b"", False
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    out = <uint8_t*>PyBytes_AS_STRING(result)
+    complete = False
+    with nogil:
+        while True:
+            if at >= end:
+                complete = done == size
+                break
+            tag = p[at] & 3
+            field = p[at] >> 2
+            if tag == 0:
+                at += 1
+                if field >= 60:
+                    more = field - 59
+                    if end - at < more:
+                        break
+                    field = 0
+                    for i in range(more):
+                        field |= <uint64_t>p[at + i] << 8 * i
+                    at += more
+                length = field + 1
+                if length > end - at or length > size - done:
+                    length = min(end - at, size - done)
+                    memcpy(out + done, p + at, length)
+                    done += length
+                    break
+                memcpy(out + done, p + at, length)
+                at += length
+                done += length
+                continue
+            if tag == 1:
+                if end - at < 2:
+                    break
+                more = <uint64_t>(p[at] & 0xE0) << 3 | p[at + 1]
+                field &= 7
+                at += 2
+                length = field + 4
+                if more:
+                    offset = more
+                elif field >= 5:
+                    more = field - 4
+                    if end - at < more:
+                        break
+                    length = 8 if field == 5 else 260 if field == 6 else 65540
+                    for i in range(more):
+                        length += <uint64_t>p[at + i] << 8 * i
+                    at += more
+            else:
+                more = 2 if tag == 2 else 4
+                if end - at <= more:
+                    break
+                offset = 0
+                for i in range(more):
+                    offset |= <uint64_t>p[at + 1 + i] << 8 * i
+                length = field + 1
+                at += 1 + more
+            if offset == 0 or offset > done or length > size - done:
+                break
+            if offset >= length:
+                memcpy(out + done, out + done - offset, length)
+            else:
+                for i in range(length):
+                    out[done + i] = out[done + i - offset]
+            done += length
+    return result if done == size else result[:done], complete
 
 
 cdef uint8_t* put_record(

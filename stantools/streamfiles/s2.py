@@ -1,67 +1,51 @@
 """Decompression of S2, the dialect of snappy that real servers write (jetstream-server.md section 20).
 
-A block of snappy is one of S2 as well. S2 adds one form: a copy with an offset of one byte that is 0 repeats the
-last offset, and has more lengths.
+A block of snappy is one of S2 as well. S2 adds one form: a copy with an offset of one byte that is 0 repeats the last
+offset, and has more lengths. A framed stream of such blocks is described in `framing`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: lengths of a copy that repeats the last offset, by the field of the tag: bytes of the length, and the number added to
-#: it
-_LONGER: Final = {5: (1, 8), 6: (2, 260), 7: (3, 65540)}
+from stantools.streamfiles import kernels
+
+IDENTIFIER: Final = b"\xff\x06\x00\x00S2sTwO"
+#: maximum uncompressed bytes in a chunk
+MAX_CHUNK: Final = 4 << 20
+_HEAD_SIZE: Final = 8
+_COMPRESSED, _STORED = 0x00, 0x01
 
 
-def decompress(data: bytes, limit: int) -> bytearray:
+def decompress(data: bytes, limit: int) -> bytes:
     """Returns the content of a block; ValueError if it is damaged, or larger than `limit` bytes."""
-    size, at = _varint(data)
-    if size > limit:
-        raise ValueError(f"it claims {size} bytes uncompressed, at most {limit} are expected")
-    out = bytearray()
-    offset = 0
-    end = len(data)
-    while at < end and len(out) <= size:
-        tag = data[at]
-        at += 1
-        field = tag >> 2
-        match tag & 3:
-            case 0:
-                if field >= 60:
-                    more = field - 59
-                    field = int.from_bytes(data[at : at + more], "little")
-                    at += more
-                out += data[at : at + field + 1]
-                at += field + 1
-                continue
-            case 1:
-                field &= 7
-                near = (tag & 0xE0) << 3 | (data[at] if at < end else 0)
-                at += 1
-                if near:
-                    offset, length = near, field + 4
-                else:
-                    more, base = _LONGER.get(field, (0, field + 4))
-                    length = base + int.from_bytes(data[at : at + more], "little")
-                    at += more
-            case kind:
-                width = 2 if kind == 2 else 4
-                offset, length = int.from_bytes(data[at : at + width], "little"), field + 1
-                at += width
-        if not 0 < offset <= len(out) or length > size - len(out):
-            raise ValueError(f"it has an impossible copy at byte {at}")
-        begin = len(out) - offset
-        piece = out[begin : begin + length]
-        out += piece if length <= offset else (piece * (length // offset + 1))[:length]
-    if at != end or len(out) != size:
-        raise ValueError(f"it ends at byte {at} with {len(out)} bytes, {size} are expected")
-    return out
+    content, complete = kernels.decompress_s2(data, limit)
+    if not complete:
+        raise ValueError(f"it is damaged after {len(content)} bytes, or has more than {limit}")
+    return content
 
 
-def _varint(data: bytes) -> tuple[int, int]:
-    value = 0
-    for at, byte in enumerate(data[:5]):
-        value |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:
-            return value, at + 1
-    raise ValueError("it has no size")
+def unframe_leniently(data: bytes, position: int, end: int, limit: int) -> tuple[bytearray, int, list[int]]:
+    """Returns what can be decompressed of a framed stream from `position` to `end`, without its checksums.
+
+    The records in it prove themselves. Of a damaged chunk the content before the first impossible token is kept, and
+    the next chunk follows it; a chunk that passes `end` is cut. Also returned: the end of the stream, and the offsets
+    of the damaged chunks.
+    """
+    out, damaged = bytearray(), list[int]()
+    while position + _HEAD_SIZE <= end and len(out) < limit:
+        kind, size = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
+        if data.startswith(IDENTIFIER, position):
+            position += len(IDENTIFIER)
+            continue
+        if not 4 <= size <= MAX_CHUNK + 4 or kind not in (_COMPRESSED, _STORED):
+            break
+        content, complete = data[position + _HEAD_SIZE : position + 4 + size], position + 4 + size <= end
+        if kind == _COMPRESSED:
+            content, decoded = kernels.decompress_s2(content, MAX_CHUNK)
+            complete &= decoded
+        out += content
+        if not complete:
+            damaged.append(position)
+        position = min(position + 4 + size, len(data))
+    return out, position, damaged

@@ -14,6 +14,7 @@ import pytest
 
 from stantools.errors import StoreUnreadableError
 from stantools.sources import directories, files
+from stantools.sources import jetstream as jetstream_kinds
 from stantools.sources.door import open_source, recognise
 from stantools.sources.source import Capability, SourceKind
 from stantools.store.directory import open_datastore
@@ -43,12 +44,12 @@ def jetstream(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("below", "kind"),
     [
-        ("", directories.JETSTREAM),
-        ("jetstream", directories.JETSTREAM),
-        ("jetstream/$G", directories.JETSTREAM),
-        ("jetstream/$G/streams", directories.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS", directories.JETSTREAM),
-        ("jetstream/$G/streams/ORDERS/msgs", directories.JETSTREAM),
+        ("", jetstream_kinds.JETSTREAM),
+        ("jetstream", jetstream_kinds.JETSTREAM),
+        ("jetstream/$G", jetstream_kinds.JETSTREAM),
+        ("jetstream/$G/streams", jetstream_kinds.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS", jetstream_kinds.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS/msgs", jetstream_kinds.JETSTREAM),
     ],
 )
 def test_jetstream(tmp_path: Path, below: str, kind: SourceKind) -> None:
@@ -138,7 +139,7 @@ def test_other_files(tmp_path: Path, content: bytes, kind: SourceKind) -> None:
 def test_a_backup_of_a_stream(tmp_path: Path) -> None:
     for name in ("backup.json", "stream.tar.s2"):
         (tmp_path / name).touch()
-    assert recognise(tmp_path).kind is directories.BACKUP
+    assert recognise(tmp_path).kind is jetstream_kinds.BACKUP
 
 
 def test_nodes_of_a_cluster(tmp_path: Path) -> None:

@@ -32,12 +32,14 @@ def test_it_says_what_was_written(count: int) -> None:
     deleted = sorted(random.Random(count).sample(range(11, 100_000), count))
     known = read_index(index(deleted), KEY)
     assert (known.first, known.last, known.last_time) == (10, 200_000, TIME + 5)
+    assert (known.messages, known.size, known.first_time, known.subjects) == (9, 900, TIME, 2)
+    assert (known.subject_text, known.subject_sizes.tolist()) == (b"a.bc", [3, 1])
     assert (known.last_block, known.last_hash) == (7, b"lasthash")
     assert [(number, each.first, each.last) for number, each in known.blocks.items()] == [
         (2, 10, 100_000),
         (7, 100_001, 200_000),
     ]
-    assert known.blocks[2].deleted == set(deleted)
+    assert known.blocks[2].deleted.tolist() == deleted
     assert known.blocks[2].messages == 100_000 - 10 + 1 - count
 
 

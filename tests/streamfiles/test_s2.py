@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stantools.streamfiles.kernels import decompress_s2
 from stantools.streamfiles.s2 import decompress
+from tests.oracles import s2 as oracle
 
 repetitive = st.lists(st.sampled_from((b"a", b"bc", b"orders.new", bytes(70), b"x" * 300)), max_size=60).map(b"".join)
 
@@ -53,6 +55,18 @@ def test_a_copy_repeats_the_last_offset(copy: bytes, length: int) -> None:
 def test_damage_is_said(data: bytes) -> None:
     with pytest.raises(ValueError, match="it "):
         decompress(data, 1 << 16)
+
+
+@given(st.binary(max_size=60) | repetitive.map(lambda data: bytes((len(data) & 0x7F,)) + data))
+def test_the_kernel_agrees_with_the_oracle(data: bytes) -> None:
+    content, complete = decompress_s2(data, 1000)
+    assert len(content) <= 1000
+    try:
+        expected = oracle.decompress(data, 1000)
+    except ValueError:
+        assert not complete
+    else:
+        assert (content, complete) == (expected, True)
 
 
 @given(st.binary(max_size=60))

@@ -350,8 +350,7 @@ class StreamRecovery:
                 gone |= sequences < block.first
                 if segment.block in self._current:
                     gone |= sequences > block.last
-                if block.deleted:
-                    gone |= np.isin(sequences, np.fromiter(block.deleted, np.int64, len(block.deleted)))
+                gone |= np.isin(sequences, block.deleted)
             if segment.block not in self._current:
                 gone &= sequences <= (known.last if block is None else max(block.last, known.last))
             if gone.any():

@@ -1,0 +1,131 @@
+"""The kinds of JetStream directories: what a nats-server keeps on disk, from its root to one stream, and backups.
+
+Layout and names: jetstream-store.md sections 1, 11 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from stantools.escaping import shell_word
+from stantools.sources.source import (
+    Capability,
+    PathFacts,
+    RecognisedPath,
+    Source,
+    SourceKind,
+    SourceRequest,
+    is_file,
+    names_in,
+)
+from stantools.sources.store_search import MAX_DIRECTORIES
+
+FOLDER: Final = "jetstream"
+SYSTEM: Final = "$SYS"
+NO_ACCOUNT: Final = "$G"
+_USES: Final = frozenset({Capability.OVERVIEW})
+
+
+def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises the store directory of a nats-server, from its root down to one stream."""
+    path, names = facts.path, facts.names
+    if "meta.inf" in names and ("msgs" in names or "meta.sum" in names):
+        what, root = f", one stream of it: {path.absolute().name}", path.absolute().parent.parent.parent
+    elif any(each.endswith(".blk") for each in names):
+        what, root = ", the blocks of one stream of it", path.absolute().parent.parent.parent.parent
+    elif "streams" in names and _holds_streams(path / "streams"):
+        what, root = f", one account of it: {path.absolute().name}", path.absolute().parent
+    elif path.name == "streams" and _holds_streams(path):
+        what, root = ", the streams of one account of it", path.absolute().parent.parent
+    elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:MAX_DIRECTORIES]):
+        what, root = "", path.absolute()
+    elif FOLDER in names and (inner := names_in(path / FOLDER)):
+        accounts = [path / FOLDER / each for each in sorted(inner)[:MAX_DIRECTORIES]]
+        nested = FOLDER in inner and any(
+            _holds_streams(path / FOLDER / FOLDER / each / "streams") for each in names_in(path / FOLDER / FOLDER) or ()
+        )
+        if not nested and not any(_holds_streams(each / "streams") for each in accounts):
+            return None
+        what, root = "", path.absolute() / FOLDER
+    else:
+        return None
+    if SYSTEM in (names_in(root) or ()) and root in (path.absolute(), path.absolute() / FOLDER):
+        what = " and one node of a cluster"
+    place, copy = shell_word(str(root)), shell_word(f"{root.name}.copy".lstrip("-"))
+    remedy = (
+        f"`stantools info {shell_word(str(path))}` shows its streams; a server opens a copy of it: "
+        f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
+    )
+    return RecognisedPath(JETSTREAM, path, what, remedy)
+
+
+def _holds_streams(directory: Path) -> bool:
+    names = names_in(directory) or ()
+    return any(
+        names_in(directory / each / "msgs") is not None or is_file(directory / each / "meta.inf") for each in names
+    )
+
+
+def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yields account and directory of each stream at or below a path, also of those that a server does not see.
+
+    These are a directory that was copied a level too deep, and streams whose deletion was begun.
+    """
+    names, whole = names_in(path) or set(), path.absolute()
+    if "meta.inf" in names or "msgs" in names:
+        yield (whole.parent.parent.name if whole.parent.name == "streams" else NO_ACCOUNT), path
+    elif any(each.endswith(".blk") for each in names):
+        yield from stream_places(path.parent if path.name else whole.parent)
+    elif path.name == "streams":
+        yield from ((whole.parent.name, path / each) for each in sorted(names) if (path / each).is_dir())
+    elif "streams" in names:
+        yield from stream_places(path / "streams")
+    else:
+        for each in sorted(names):
+            if each != SYSTEM and (each == FOLDER or names_in(path / each / "streams") is not None):
+                yield from stream_places(path / each)
+
+
+def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
+    # loaded here: stores of NATS Streaming are opened without it
+    from stantools.streamfiles.directory import StoredStream
+    from stantools.streamfiles.sealing import ServerKeys
+
+    keys = [request.read_options.encryption_key] if request.read_options.encryption_key else []
+    places = list(stream_places(found.path))
+    names = tuple(dict.fromkeys(place.name.removeprefix(".") for _, place in places))
+    streams = tuple(
+        StoredStream(place, account, ServerKeys(keys, account) if keys else None, other_names=names)
+        for account, place in places
+    )
+    return Source(found, request.read_options, found.path, streams=streams)
+
+
+def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
+    if "backup.json" in facts.names and archive_of(facts):
+        command = f"nats stream restore {shell_word(str(facts.path))}"
+        remedy = (
+            f"`stantools info {shell_word(str(facts.path))}` shows the stream; "
+            f"the tool `nats` restores it into a server: `{command}`"
+        )
+        return RecognisedPath(BACKUP, facts.path, "", remedy)
+    return None
+
+
+def archive_of(facts: PathFacts) -> Path | None:
+    names = sorted(each for each in facts.names if each.startswith(("stream.tar", "stream.tgz")))
+    return facts.path / names[0] if names else None
+
+
+def _open_backup(found: RecognisedPath, request: SourceRequest) -> Source:
+    from stantools.sources.stream_backup import open_backup
+
+    archive = archive_of(PathFacts(found.path))
+    assert archive
+    return open_backup(found, request, archive)
+
+
+JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _USES)
