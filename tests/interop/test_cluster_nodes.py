@@ -250,7 +250,7 @@ def test_one_node(tmp_path: Path) -> None:
     )
     with running([node]):
         until(lambda: "Streaming Server is ready" in node.said())
-        assert "cluster: raft_heartbeat_timeout, log_path: no effect" in node.said()
+        assert "cluster: log_path, raft_heartbeat_timeout: no effect" in node.said()
         assert (tmp_path / "alone.pid").read_text() == str(node.process and node.process.pid)
         login = {"user": "app", "pass": 'se"cret'}
         with Talker(node.port, **login) as nats:

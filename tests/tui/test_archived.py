@@ -73,7 +73,9 @@ def test_every_plan(verb: str, archived: Source) -> None:
     job = Job("plan", look)
     job.start().wait(60)
     if previews:
-        remarks = [each.text for each in previews[0].remarks]
+        report = previews[0].report
+        listed = (*previews[0].warnings, *report.warnings, *(one for each in report.remarks for one in each.remarks))
+        remarks = [each.text for each in listed]
         assert not any("in use" in each or ("written" in each and "ago" in each) for each in remarks), remarks
         changing = any("never changed" in each.message for each in previews[0].obstacles)
         assert changing == wizard.changes_store

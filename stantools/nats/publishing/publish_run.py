@@ -104,7 +104,7 @@ class PublishRun:
         return self.window.messages - self.sent + self.confirmed if self._bytes <= self.window.bytes else 0
 
     def fits(self, messages: int, size: int) -> bool:
-        """Returns whether the window allows so many more messages and bytes."""
+        """Returns whether the window has room for these messages and bytes."""
         return not self.in_flight or (messages <= self.room and self._bytes + size <= self.window.bytes)
 
     def encode(
