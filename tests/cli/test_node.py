@@ -302,10 +302,6 @@ def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clus
     whole = run("merge", node, "--dry-run", "-o", "json").json()
     apart = run("merge", "--node", f"a:data={node / 'data'},raft={node / 'raft'}", "--dry-run", "-o", "json").json()
     assert apart == whole
-    # Verbs that take stores only say how to make one.
-    for words in (("messages", node, "orders"), ("replay", node, "--to", "nats://127.0.0.1:1")):
-        refused = run(*words)
-        assert refused.code == 3 and f"stantools merge {node} --out {node}.salvaged" in " ".join(refused.err.split())
     store = run("merge", node / "data", "--dry-run", "-o", "json")
     assert store.code == 1 and "clients and subscriptions are lost" in store.out
 

@@ -301,8 +301,8 @@ class Rehearsal:
             self.streaming.start()
 
     async def is_carried(self, js: JetStreamContext) -> None:
-        """Waits until all is in the stream that is acknowledged now."""
-        mark = self.publisher.number
+        """Waits until the next message of the publisher is in the stream."""
+        mark = self.publisher.number + 1
 
         async def carried() -> bool:
             await self.migration.check_running()

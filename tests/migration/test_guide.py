@@ -101,7 +101,7 @@ async def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Call
     rehearsal.migration.words = [str(rehearsal.streaming.folder / "store"), "--yes", "--progress", "none"]
     result = await rehearsal.run((), words(follow), words(cutover))
     (line,) = (line for line in result.splitlines() if "nothing was served for" in line)
-    shown = re.search(r"^ +\d+ messages carried.*$", section, re.MULTILINE)
+    shown = re.search(r"^ +cutover: \d+ messages carried.*$", section, re.MULTILINE)
     assert shown
     # On a busy machine nothing may come between the last load and the end.
     number, delay = re.compile(r"\d+(\.\d+)?"), ", each about N s after it was stored"
