@@ -332,7 +332,7 @@ def test_citations_name_their_page() -> None:
 STATES = {"healthy", "flawed", "damaged"}
 
 
-def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
+def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Path) -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
     store = str(golden / "durables" / "datastore")
@@ -348,6 +348,8 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     info = printed("info", store, "-o", "json")
     channel = next(each for each in info["channels"] if each["subscriptions"])
     node = printed("info", str(golden.with_name("clusters") / "snapshots" / "nodes" / "a"), "-o", "json")["node"]
+    streams = printed("info", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")
+    stream = next(each for each in streams["streams"] if each["consumers"])
     lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
     cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
@@ -361,6 +363,15 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     forecast = printed("forecast", damaged, "-o", "json")
     said = {
         "info": {*info, *info["clients"][0], *channel},
+        "jetstream": {
+            *streams,
+            *stream,
+            *stream["blocks"][0],
+            *stream["consumers"][0],
+            *stream["consumers"][0]["delivered"],
+            "info",
+            "jetstream",
+        },
         "node": {
             *node,
             *node["members"][0],

@@ -126,7 +126,10 @@ def test_here_it_needs_nothing_of_spark(nobody: None, stores: Path, monkeypatch:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in missing else find(name, *more))
     for job in ("verify", "stats"):
         assert run(job, stores / "stores" / "whole").exit_code == ExitCode.CLEAN
-        assert "the Python packages pyspark, pandas are not installed" in run(job, stores / "stores", "--engine", "spark").stderr
+        assert (
+            "the Python packages pyspark, pandas are not installed"
+            in run(job, stores / "stores", "--engine", "spark").stderr
+        )
     missing.add("pyarrow")
     assert run("verify", stores / "stores" / "whole").exit_code == ExitCode.CLEAN
     stats = run("stats", stores / "stores" / "whole")
