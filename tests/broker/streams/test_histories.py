@@ -79,8 +79,8 @@ def _counts_what_a_burst_lost(found: DifferenceError) -> bool:
 
 
 def _waits_for_what_is_gone(found: DifferenceError) -> bool:
-    """A purge of a pattern took a message that waited for an acknowledgement; ours goes on with the next one."""
-    if not _purges_a_pattern(found.step) or not isinstance(found.ours, dict):
+    """A purge of a part took a message that waited for an acknowledgement; ours continues with the next one."""
+    if not _purges(found.step, "filter", "seq") or not isinstance(found.ours, dict):
         return False
     return all(_is_ahead(name, own, other) for name, own, other in found.differing())
 
@@ -90,21 +90,51 @@ def _is_ahead(name: str, own: Any, other: Any) -> bool:
         return False
     if name.startswith("pushed."):
         return bool(own[: len(other)] == other)
+    if name.endswith((".delivered", ".ack_floor")):
+        # While messages are pending, only the sequence of the consumer is compared.
+        size = min(len(own), len(other))
+        own, other = own[:size], other[:size]
+        return bool(own >= other)
+    if name.endswith(".num_ack_pending"):
+        return bool(own > other)
     return name.startswith("consumers.") and bool(own < other if "num_" in name else own > other)
 
 
-def _purges_a_pattern(step: Step | None) -> bool:
-    return step is not None and step.kind == "purge" and "filter" in step.values["body"]
+def _purges(step: Step | None, *members: str) -> bool:
+    """Returns whether a step is a purge with one of these members."""
+    return step is not None and step.kind == "purge" and not step.values["body"].keys().isdisjoint(members)
+
+
+def _counts_what_a_purge_took(found: DifferenceError) -> bool:
+    """A purge left some messages, none of which match the filters of a consumer."""
+    if not _purges(found.step, "keep") or not isinstance(found.ours, dict):
+        return False
+    return all(name.endswith(".num_pending") and own < other for name, own, other in found.differing())
+
+
+def _acknowledges_pending_ones(found: DifferenceError) -> bool:
+    """A purge of a pattern took a message in the middle of those that wait for an acknowledgement."""
+    if not _purges(found.step, "filter") or not isinstance(found.ours, dict):
+        return False
+    return all(name.endswith(".ack_floor") and own[:1] < other[:1] for name, own, other in found.differing())
 
 
 def _counts_lasts_only(found: DifferenceError) -> bool:
     """A purge of a pattern had them count anew what is left for a consumer that began with the last of each subject."""
-    if not _purges_a_pattern(found.step) or not isinstance(found.ours, dict):
+    if not _purges(found.step, "filter") or not isinstance(found.ours, dict):
         return False
     return all(
         name.endswith(".num_pending") and own > other and found.config(name)["deliver_policy"] == "last_per_subject"
         for name, own, other in found.differing()
     )
+
+
+def _does_not_copy(found: DifferenceError) -> bool:
+    """A stream limits the pending messages of its consumers, also of those by which real servers copy it."""
+    limited = any(
+        "max_ack_pending" in each.values.get("config", {}).get("consumer_limits", {}) for each in found.before
+    )
+    return limited and all(name.startswith("stream.") and not other for name, _, other in found.differing())
 
 
 def _forgets_what_is_queued(found: DifferenceError) -> bool:
@@ -133,11 +163,16 @@ KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which no client has acknowledged": _acknowledges_more,
     "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
-    "real servers go on waiting for what a purge of a pattern took, where a consumer wants more than that": (
-        _waits_for_what_is_gone
+    "real servers go on waiting for what a purge of a pattern or up to a sequence took, where a consumer wants more "
+    "than that": _waits_for_what_is_gone,
+    "real servers go on counting what a purge took that keeps some messages, until the next start": (
+        _counts_what_a_purge_took
     ),
+    "real servers raise the floor of acknowledgements over pending messages, if a purge of a pattern takes one after "
+    "them": _acknowledges_pending_ones,
     "real servers count only the last message of each subject, when a purge has them count anew what is left for a "
     "consumer that began with these": _counts_lasts_only,
+    "real servers do not copy a stream with limits for its consumers": _does_not_copy,
     "real servers forget at a purge what is queued for its next delivery, until its wait is over once more": (
         _forgets_what_is_queued
     ),
