@@ -86,7 +86,9 @@ def station(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder: Path = tmp_path_factory.mktemp("fuzzed")
     environment = without_extras(folder) if request.param == "without extras" else {}
     # Any subject does, so that odd messages get as far as they can.
-    words = ("-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0, "-any_publish_subject")
+    words = ["-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0, "-any_publish_subject"]
+    # The client answers no heartbeat while its process runs other tests.
+    words += ["-hbi", "1h"]
     with (
         Broker(folder, *words, environment=environment) as broker,
         Watch(broker) as watch,
