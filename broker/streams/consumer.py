@@ -440,8 +440,9 @@ class Consumer:
 
     def purged(self, pattern: bytes, first: int) -> None:
         filters, contents = self.config.filters, self.stream.store.contents
-        if pattern and not any(covers(pattern, each) for each in filters):
-            if filters and not any(covers(each, pattern) for each in filters):
+        if pattern and not (filters and all(covers(pattern, each) for each in filters)):
+            # Messages of its other filters are still there.
+            if filters and not any(covers(each, pattern) or covers(pattern, each) for each in filters):
                 return
             first = contents.first
         if self.delivered[1] < first - 1:

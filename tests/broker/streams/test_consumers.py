@@ -164,6 +164,35 @@ def test_what_is_not_acknowledged_comes_again_and_at_last_no_more() -> None:
     assert world.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
 
 
+@pytest.mark.parametrize("step", ["purge", "purge up to a sequence", "purge but one", "roll-up"])
+def test_pending_messages_of_other_filters_outlive_a_purge_of_one(step: str) -> None:
+    world = World()
+    world.create("S", subjects=["s.>"], storage="memory", allow_rollup_hdrs=True)
+    filters = {"filter_subjects": ["s.a", "s.b.>"]}
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=2 * SECOND, **filters)
+    for subject in ("s.b.1", "s.a", "s.b.2", "s.a"):
+        world.publish(subject, subject.encode())
+    world.pull("S", "c", {"batch": 9, "no_wait": True})
+    match step:
+        case "purge":
+            world.api("STREAM.PURGE.S", {"filter": "s.a"})
+            left = 2
+        case "purge up to a sequence":
+            world.api("STREAM.PURGE.S", {"filter": "s.a", "seq": 4})
+            left = 3
+        case "purge but one":
+            world.api("STREAM.PURGE.S", {"filter": "s.a", "keep": 1})
+            left = 3
+        case _:
+            world.publish("s.a", b"new", Nats_Rollup="sub")
+            left = 2
+    info = world.api("CONSUMER.INFO.S.c")
+    assert (info["num_ack_pending"], info["ack_floor"]["consumer_seq"]) == (left, 0)
+    world.pass_time(3 * SECOND)
+    again = {payload for _, payload, status in world.pull("S", "c", {"batch": 9, "no_wait": True}) if not status}
+    assert {b"s.b.1", b"s.b.2"} <= again
+
+
 def test_a_delayed_refusal_and_a_sign_of_progress() -> None:
     world = World()
     world.create("S", subjects=["s"], storage="memory")
