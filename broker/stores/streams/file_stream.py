@@ -311,13 +311,19 @@ class FileStream(KeptConsumers):
         self._sparse_blocks.update(segment.block for segment, _ in gone)
         live = {segment.block for segment in self.contents.segments if segment.live}
         emptied = [segment.block for segment, rows in gone if segment.block not in live and len(rows) > _MANY]
-        last = next(reversed(self._blocks), 0)
-        if last in emptied:
-            self._begin_block()
-            self._add_tombstone(self.contents.last, self.contents.last_time)
         if emptied:
+            newest = max(emptied)
             self._write()
-            self._secure(max(emptied), max(segment.end - 1 for segment, _ in gone if segment.block in emptied))
+            last = max(
+                self._last_of(self._blocks[newest]), *(each.end - 1 for each, _ in gone if each.block in emptied)
+            )
+            if all(each <= newest or self._last_of(block) < last for each, block in self._blocks.items()):
+                # Without a later sequence in another file the last one is among those of the emptied blocks.
+                if newest == next(reversed(self._blocks)):
+                    self._begin_block()
+                self._add_tombstone(self.contents.last, self.contents.last_time)
+                self._write()
+            self._secure(newest, last)
         for segment, rows in gone:
             if segment.block not in emptied:
                 times = np.frombuffer(segment.times, np.int64)[rows]

@@ -30,6 +30,11 @@ def test_an_unfinished_state_does_not_come_back() -> None:
     play_all(range(7667, 7668), "power")
 
 
+def test_an_emptied_block_before_one_with_old_tombstones_does_not_come_back() -> None:
+    """The block after it had no later sequence when all its messages were removed."""
+    play_all(range(4419, 4420), "kill")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, seed: int) -> None:
     """The synced part of the block after it has only tombstones of earlier messages."""
