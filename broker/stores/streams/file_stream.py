@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -317,7 +317,7 @@ class FileStream(KeptConsumers):
             last = max(
                 self._last_of(self._blocks[newest]), *(each.end - 1 for each, _ in gone if each.block in emptied)
             )
-            if all(each <= newest or self._last_of(block) < last for each, block in self._blocks.items()):
+            if all(self._last_of(block) < last for block in self._after(newest)):
                 # Without a later sequence in another file the last one is among those of the emptied blocks.
                 if newest == next(reversed(self._blocks)):
                     self._begin_block()
@@ -380,13 +380,16 @@ class FileStream(KeptConsumers):
         Otherwise sequences could be given again after a loss of power.
         """
         if anew or not self._is_secure(number, last):
-            self._sync_blocks(block for block in self._blocks.values() if block.number > number)
+            self._sync_blocks(self._after(number))
             self._sync_names()
 
     def _is_secure(self, number: int, last: int) -> bool:
         """Returns whether a block after this one has a sequence in its synced part that is not below `last`."""
-        later = takewhile(lambda each: each > number, reversed(self._blocks))
-        return any(self._blocks[each].durable >= last for each in later)
+        return any(block.durable >= last for block in self._after(number))
+
+    def _after(self, number: int) -> Iterator[MessageBlock]:
+        """Returns the blocks after this one, the newest first."""
+        return takewhile(lambda block: block.number > number, reversed(self._blocks.values()))
 
     def _last_of(self, block: MessageBlock) -> int:
         """Returns the highest sequence in the file of a block; while records wait, only that in its synced part."""
