@@ -21,10 +21,9 @@ from typing import Final
 from stantools.store.mapping import Buffer
 from stantools.streamfiles import highwayhash, s2
 from stantools.streamfiles.damage import is_record
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HASH_SIZE, MAX_RECORD_SIZE
+from stantools.streamfiles.layout import COMPRESSED, EMPTY_RECORD_SIZE, HASH_SIZE, MAX_RECORD_SIZE
 from stantools.streamfiles.sealing import AssetKey
 
-_MAGIC: Final = b"cmp\x01"
 #: furthest place of the stream's identifier: after the magic and a varint of ten bytes
 _MAX_HEAD: Final = 14
 #: A block has at most 8 MiB and a record more.
@@ -51,20 +50,20 @@ def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockCont
     data: Buffer | bytes = key.decrypt_block(raw) if key else raw
     head = bytes(data[: _MAX_HEAD + len(s2.IDENTIFIER)])
     begin = head.find(s2.IDENTIFIER)
-    if begin < 0 or (begin < 5 and not head.startswith(_MAGIC)):
+    if begin < 0 or (begin < 5 and not head.startswith(COMPRESSED)):
         return BlockContent(data, encrypted=key is not None)
     content = bytes(data)
     plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, _MAX_CONTENT)
     plain += content[end : end + HASH_SIZE]
     surplus = content[end + HASH_SIZE :]
-    return BlockContent(bytes(plain), True, key is not None, not head.startswith(_MAGIC), damaged, surplus)
+    return BlockContent(bytes(plain), True, key is not None, not head.startswith(COMPRESSED), damaged, surplus)
 
 
 def is_compressed(path: Path) -> bool:
     """Returns whether the first bytes of a block that is not encrypted are those of a compressed one."""
     try:
         with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return file.read(len(COMPRESSED)) == COMPRESSED
     except OSError:
         return False
 

@@ -20,17 +20,10 @@ from stantools.streamfiles import highwayhash
 from stantools.streamfiles.blocks import BlockContent, block_content
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
 from stantools.streamfiles.indexes import KnownBlock, KnownStream, read_index, read_old_index
-from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
+from stantools.streamfiles.layout import BLOCK_NAME, HASH_SIZE, MESSAGES, NEW_BLOCK_NAME, PURGED, ArchiveError
 from stantools.streamfiles.meta import ConsumerState, decode_consumer, meta_sum
 from stantools.streamfiles.sealing import AssetKey, ServerKeys
 
-MESSAGES: Final = "msgs"
-#: directories of an interrupted purge: old and new messages
-PURGED: Final = "__msgs__"
-PURGING: Final = "__new_msgs__"
-_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
-#: files with blocks that were being rewritten
-_NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.(?:blk\.tmp|new)")
 _KNOWN: Final = re.compile(r"[0-9]+\.(blk|key|idx|fss)|index\.db|thw\.db|sched\.db")
 _TOP: Final = re.compile(r"meta\.(inf|sum|key)|msgs|obs|sources\.db|batches|__msgs__|__new_msgs__|snapshots")
 #: bytes of a configuration, a consumer's state, an index: more is no file of a server
@@ -197,14 +190,14 @@ class StoredStream:
     @cached_property
     def blocks(self) -> list[BlockFile]:
         """The blocks in `msgs`, by number."""
-        return sorted(self._files(MESSAGES, _BLOCK), key=lambda each: each.number)
+        return sorted(self._files(MESSAGES, BLOCK_NAME), key=lambda each: each.number)
 
     @cached_property
     def other_blocks(self) -> list[BlockFile]:
         """Blocks in leftovers of interrupted rewrites and purges, which may hold what `msgs` lost."""
-        found = list(self._files(MESSAGES, _NEW_BLOCK))
+        found = list(self._files(MESSAGES, NEW_BLOCK_NAME))
         if not self.blocks:
-            found += self._files(PURGED, _BLOCK)
+            found += self._files(PURGED, BLOCK_NAME)
         return sorted(found, key=lambda each: (each.place, each.number, each.path.name))
 
     def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[BlockFile]:

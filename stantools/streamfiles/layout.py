@@ -11,6 +11,7 @@ The hash is HighwayHash-64 over sequence, time, subject, headers and payload, wi
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 class ArchiveError(StantoolsError):
     """Bytes are not a stream archive, or a damaged one; the message has the place and the expectation."""
 
+
+#: directory of a stream's blocks; during a purge those of the old and the new messages
+MESSAGES: Final = "msgs"
+PURGED: Final = "__msgs__"
+PURGING: Final = "__new_msgs__"
+#: files of blocks, and of blocks that were being rewritten, with their number
+BLOCK_NAME: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
+NEW_BLOCK_NAME: Final = re.compile(r"([1-9][0-9]{0,9})\.(?:blk\.tmp|new)")
+#: first bytes of a compressed block
+COMPRESSED: Final = b"cmp\x01"
 
 #: length, sequence, time and size of the subject
 RECORD_HEAD_SIZE: Final = 22

@@ -24,10 +24,17 @@ from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.blocks import BlockContent, number_of_records
 from stantools.streamfiles.damage import Gap, scan
-from stantools.streamfiles.directory import MESSAGES, PURGED, BlockFile, StoredStream
+from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
 from stantools.streamfiles.indexes import KnownBlock, KnownStream
-from stantools.streamfiles.layout import HEADER_LENGTH_SIZE, RECORD_HEAD_SIZE, RecordColumns, RecordFlaw
+from stantools.streamfiles.layout import (
+    HEADER_LENGTH_SIZE,
+    MESSAGES,
+    PURGED,
+    RECORD_HEAD_SIZE,
+    RecordColumns,
+    RecordFlaw,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -27,12 +27,11 @@ from stantools.streamfiles.framing import (
     unframe,
     whole_file,
 )
-from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.layout import MESSAGES, ArchiveError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-MESSAGES: Final = "msgs"
 #: bytes to read at a time
 _PIECE: Final = 256 << 10
 #: files that an archive may contain

@@ -40,7 +40,14 @@ from stantools.streamfiles.kernels import (
     encode_tombstones,
     find_messages,
 )
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, TOMBSTONE, MessagePlaces, record_size
+from stantools.streamfiles.layout import (
+    EMPTY_RECORD_SIZE,
+    HEADER_LENGTH_SIZE,
+    MESSAGES,
+    TOMBSTONE,
+    MessagePlaces,
+    record_size,
+)
 from stantools.streamfiles.meta import full_stream_meta, meta_sum
 from stantools.streamfiles.records import erased
 
@@ -59,7 +66,6 @@ _SPARSE: Final = 4
 _MANY: Final = 256
 #: bytes of a record with headers besides the content of the message
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
-MESSAGES: Final = "msgs"
 
 _Parts = TypeVar("_Parts")
 

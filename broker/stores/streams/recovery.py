@@ -26,10 +26,23 @@ from broker.stores.streams.quarantine import copy_aside, move_aside
 from stantools.errors import StantoolsError
 from stantools.store.durable import replace_file
 from stantools.streamfiles import highwayhash
-from stantools.streamfiles.damage import Gap, intact_records, is_record, scan_block
+from stantools.streamfiles.blocks import number_of_records
+from stantools.streamfiles.damage import Gap, intact_records, scan_block
 from stantools.streamfiles.framing import MAX_FILE_SIZE, unframe
 from stantools.streamfiles.indexes import KnownStream, read_index, read_old_index
-from stantools.streamfiles.layout import HASH_SIZE, MAX_RECORD_SIZE, ArchiveError, RecordColumns, RecordFlaw
+from stantools.streamfiles.layout import (
+    BLOCK_NAME,
+    COMPRESSED,
+    HASH_SIZE,
+    MAX_RECORD_SIZE,
+    MESSAGES,
+    NEW_BLOCK_NAME,
+    PURGED,
+    PURGING,
+    ArchiveError,
+    RecordColumns,
+    RecordFlaw,
+)
 from stantools.streamfiles.meta import decode_consumer
 from stantools.streamfiles.varints import VarintReader
 
@@ -40,20 +53,12 @@ if TYPE_CHECKING:
 
     from broker.stores.streams.contents import Contents, RowSegment
 
-MESSAGES: Final = "msgs"
-_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
-#: blocks that a server was rewriting, and other incomplete files
-_NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
+#: incomplete files
 _LEFT: Final = re.compile(r"\..*|.*\.tmp")
 INDEX: Final = "index.db"
 #: other files of servers, which only repeat the content of the blocks
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
 _TOMBSTONE: Final = 1
-_COMPRESSED: Final = b"cmp\x01"
-#: directories of an interrupted purge: old and new messages
-_PURGED, _PURGING = "__msgs__", "__new_msgs__"
-#: Beyond the greatest block number, keys that are tried for a block with another one's records.
-_MORE_KEYS: Final = 1000
 #: messages by which a consumer may be ahead of the stream to be trusted: no checksum protects its file
 _MOST_AHEAD: Final = 1 << 24
 #: distance from the message before up to which the sequence of a damaged record is trusted
@@ -101,8 +106,8 @@ class StreamRecovery:
         self._end_purge()
         self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in list(self._messages.iterdir()):
-            if new := _NEW_BLOCK.fullmatch(path.name):
-                self._end_rewrite(path, int(new[1] or new[2]))
+            if new := NEW_BLOCK_NAME.fullmatch(path.name):
+                self._end_rewrite(path, int(new[1]))
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         tombstone_sequences: dict[int, int] = {}
@@ -128,8 +133,8 @@ class StreamRecovery:
 
     def _end_purge(self) -> None:
         """Completes or undoes a purge that a server had begun."""
-        old, new = self._directory / _PURGED, self._directory / _PURGING
-        if new.is_dir() and any(_BLOCK.fullmatch(path.name) for path in new.iterdir()):
+        old, new = self._directory / PURGED, self._directory / PURGING
+        if new.is_dir() and any(BLOCK_NAME.fullmatch(path.name) for path in new.iterdir()):
             aside = move_aside(self._messages, self._directory) if self._messages.exists() else None
             new.rename(self._messages)
             NATS.warning(
@@ -153,7 +158,7 @@ class StreamRecovery:
 
     def _numbers(self) -> list[int]:
         names = (path.name for path in self._messages.iterdir() if path.is_file())
-        return sorted(int(found[1]) for found in map(_BLOCK.fullmatch, names) if found)
+        return sorted(int(found[1]) for found in map(BLOCK_NAME.fullmatch, names) if found)
 
     def _renumber(self, numbers: list[int]) -> list[int]:
         """Renames blocks to the numbers that match their hashes. Returns the numbers."""
@@ -175,14 +180,11 @@ class StreamRecovery:
         with (self._messages / f"{number}.blk").open("rb") as file:
             head = file.read(4)
             size = int.from_bytes(head, "little") & 0x7FFFFFFF
-            if head == _COMPRESSED or not 0 < size <= MAX_RECORD_SIZE:
+            if head == COMPRESSED or not 0 < size <= MAX_RECORD_SIZE:
                 return number
             record = head + file.read(size - len(head))
-        if is_record(record, 0, highwayhash.block_key(self._stream, number)):
-            return number
-        others = range(1, numbers[-1] + _MORE_KEYS)
-        found = (each for each in others if is_record(record, 0, highwayhash.block_key(self._stream, each)))
-        return next(found, number)
+        found = number_of_records(record, [self._stream], [number, *numbers])
+        return found[1] if found else number
 
     def _content(self, block: MessageBlock) -> bytes:
         try:
@@ -195,9 +197,9 @@ class StreamRecovery:
         except OSError as error:
             raise StorageError(f"{block.path} cannot be read: {error.strerror}") from error
         self._tails[block.number] = data[-HASH_SIZE:]
-        if not data.startswith(_COMPRESSED):
+        if not data.startswith(COMPRESSED):
             return data
-        numbers, parts, problem = VarintReader(data, len(_COMPRESSED)), list[bytes](), ""
+        numbers, parts, problem = VarintReader(data, len(COMPRESSED)), list[bytes](), ""
         try:
             numbers.take()
             for piece in unframe([data[numbers.position : -HASH_SIZE]], str(block.path)):

@@ -6,7 +6,6 @@ Every hash is checked. Findings are those of the proof on a running server.
 from __future__ import annotations
 
 import json
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from stantools.nats.inbox import Received
 from stantools.notation import some_of
 from stantools.progress import Progress
 from stantools.streamfiles.framing import MAX_FILE_SIZE, TarFile
-from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, ArchiveError
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
 from stantools.streamfiles.reader import ArchiveReader, BlockRecords, StreamReader
 from stantools.streamfiles.writer import ConsumerEntry
@@ -47,7 +46,6 @@ ARCHIVE = "stream.tar.s2"
 _THERE = "check that the file is there"
 _PIECE = 1 << 20
 _REQUEST_MAX = 16 << 20
-_BLOCK = re.compile(r"([1-9][0-9]{0,9})\.blk")
 _CONSUMER_FILES = ("meta.inf", "meta.sum", "o.dat")
 
 
@@ -114,7 +112,9 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 def _files(directory: Path) -> Iterator[TarFile]:
     """Yields the files of a stream's directory that belong into an archive; servers keep other files as well."""
-    blocks = {int(match[1]): path for path in _listed(directory / "msgs") if (match := _BLOCK.fullmatch(path.name))}
+    blocks = {
+        int(match[1]): path for path in _listed(directory / MESSAGES) if (match := BLOCK_NAME.fullmatch(path.name))
+    }
     paths = [directory / "meta.inf", directory / "meta.sum", *(blocks[number] for number in sorted(blocks))]
     paths += [path / name for path in _listed(directory / "obs") for name in _CONSUMER_FILES]
     for path in paths:
