@@ -118,7 +118,7 @@ def _result_row(each: StreamResult) -> tuple[Any, ...]:
 
 
 def _difference(finding: Any) -> ReportRemark:
-    place = f"{escape(finding.channel)}" if finding.channel else ""
+    place = escape(finding.channel) if finding.channel else ""
     place += f" at {finding.seq}" if finding.seq is not None else ""
     return ReportRemark(finding.code, f"{place}: {finding.detail}" if place else finding.detail, "bad")
 

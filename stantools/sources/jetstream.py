@@ -24,6 +24,7 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
+#: account of servers without accounts, and of backups, which do not tell it
 NO_ACCOUNT: Final = "$G"
 _USES: Final = frozenset({Capability.OVERVIEW})
 

@@ -10,6 +10,7 @@ from typing import Final
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.escaping import show_as
 from stantools.sources.archived_store import private_directory, remove
+from stantools.sources.jetstream import NO_ACCOUNT
 from stantools.sources.source import RecognisedPath, Source, SourceRequest
 from stantools.store.mapping import mapped
 from stantools.streamfiles import s2
@@ -19,8 +20,6 @@ from stantools.streamfiles.layout import ArchiveError
 
 _GZIP: Final = b"\x1f\x8b"
 _PIECE: Final = 1 << 20
-#: A backup does not tell the account of its stream: that of servers without accounts.
-NO_ACCOUNT: Final = "$G"
 #: files of an archive
 _MAX_FILES: Final = 1 << 20
 

@@ -24,8 +24,6 @@ from stantools.streamfiles.layout import BLOCK_NAME, HASH_SIZE, MESSAGES, NEW_BL
 from stantools.streamfiles.meta import ConsumerState, decode_consumer, meta_sum
 from stantools.streamfiles.sealing import AssetKey, ServerKeys
 
-_KNOWN: Final = re.compile(r"[0-9]+\.(blk|key|idx|fss)|index\.db|thw\.db|sched\.db")
-_TOP: Final = re.compile(r"meta\.(inf|sum|key)|msgs|obs|sources\.db|batches|__msgs__|__new_msgs__|snapshots")
 #: bytes of a configuration, a consumer's state, an index: more is no file of a server
 _MAX_META: Final = 16 << 20
 _MAX_INDEX: Final = 1 << 30
@@ -62,12 +60,7 @@ class StoredStream:
 
     @cached_property
     def names(self) -> set[str]:
-        try:
-            return {each.name for each in self.path.iterdir()}
-        except PermissionError as error:
-            raise NotPermittedError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except OSError:
-            return set()
+        return {each.name for each in _entries(self.path)}
 
     def _flaw(self, kind: FlawKind, file: str, detail: str, **place: Any) -> None:
         self.flaws.append(FileFlaw(kind, file, detail, **place))
@@ -162,12 +155,7 @@ class StoredStream:
 
     @cached_property
     def consumers(self) -> list[StoredConsumer]:
-        try:
-            names = sorted(each.name for each in (self.path / "obs").iterdir() if each.is_dir())
-        except PermissionError as error:
-            raise NotPermittedError(f"{self.path / 'obs'}: cannot be read: {error.strerror}") from error
-        except OSError:
-            return []
+        names = sorted(each.name for each in _entries(self.path / "obs") if each.is_dir())
         return [self._consumer(name) for name in names]
 
     def _consumer(self, name: str) -> StoredConsumer:
@@ -201,13 +189,7 @@ class StoredStream:
         return sorted(found, key=lambda each: (each.place, each.number, each.path.name))
 
     def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[BlockFile]:
-        try:
-            entries = list((self.path / folder).iterdir())
-        except PermissionError as error:
-            raise NotPermittedError(f"{self.path / folder}: cannot be read: {error.strerror}") from error
-        except OSError:
-            return
-        for entry in entries:
+        for entry in _entries(self.path / folder):
             if match := pattern.fullmatch(entry.name):
                 yield BlockFile(int(match[1]), entry, folder, entry.stat().st_size)
 
@@ -280,18 +262,18 @@ class StoredStream:
         known = self.index
         if known is None or not known.version:
             return "there is none"
-        numbers = {each.number: each for each in self.blocks}
+        numbers, last = {each.number for each in self.blocks}, self._last_indexed
         if not numbers and not known.messages:
             return ""
-        if known.last_block not in numbers:
+        if last is None:
             return f"its last block, {known.last_block}.blk, is not there"
         if max(numbers) > known.last_block:
             return f"{max(numbers)}.blk is newer"
         if lost := [number for number in known.blocks if number not in numbers]:
             return f"{lost[0]}.blk, which it names, is not there"
-        if self.tail(numbers[known.last_block]) != known.last_hash and numbers[known.last_block].size:
+        if self._continues_index:
             return f"{known.last_block}.blk ends with another record"
-        return "" if numbers[known.last_block].size or not any(known.last_hash) else "its last block is empty"
+        return "" if last.size or not any(known.last_hash) else "its last block is empty"
 
     @cached_property
     def index_is_older(self) -> bool:
@@ -299,16 +281,26 @@ class StoredStream:
         known = self.index
         if known is None or not known.version:
             return True
-        last = {each.number: each for each in self.blocks}.get(known.last_block)
         newer = any(each.number > known.last_block and each.size for each in self.blocks)
-        return newer or (last is not None and last.size > 0 and self.tail(last) != known.last_hash)
+        return newer or self._continues_index
 
     @cached_property
-    def leftovers(self) -> list[str]:
-        """Files and directories that do not belong to a stream at rest."""
-        found = sorted(name for name in self.names if not _TOP.fullmatch(name))
-        try:
-            inner = sorted(each.name for each in (self.path / MESSAGES).iterdir())
-        except OSError:
-            inner = []
-        return found + [f"{MESSAGES}/{name}" for name in inner if not _KNOWN.fullmatch(name)]
+    def _last_indexed(self) -> BlockFile | None:
+        """The last block that the index knows, if it is there."""
+        return next((each for each in self.blocks if self.index and each.number == self.index.last_block), None)
+
+    @cached_property
+    def _continues_index(self) -> bool:
+        """Whether the last block that the index knows ends with another record than the index says."""
+        known, last = self.index, self._last_indexed
+        return known is not None and last is not None and last.size > 0 and self.tail(last) != known.last_hash
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Lists a folder; empty if it is not there."""
+    try:
+        return list(folder.iterdir())
+    except PermissionError as error:
+        raise NotPermittedError(f"{folder}: cannot be read: {error.strerror}") from error
+    except OSError:
+        return []
