@@ -101,15 +101,15 @@ def _overview(stream: StoredStream, progress: Progress | None) -> StreamOverview
     created = config.pop("Created", None) if config else None
     survey: StreamSurvey | None = None
     known = stream.index
-    if known and not stream.index_doubt:
-        numbers = known.first, known.last, known.messages, known.size, known.subjects
-        blocks = [_listed_block(each, stream, known) for each in stream.blocks]
-    else:
+    if known is None or stream.index_doubt:
         survey = StreamSurvey(stream, progress)
         size, subjects = survey.totals()
-        numbers = survey.intact.first, survey.last, survey.intact.count(), size, subjects or 0
+        first, last, messages = survey.intact.first, survey.last, survey.intact.count()
         blocks = [_read_block(each) for each in survey.blocks]
-    first, last, messages, size, subjects = numbers
+    else:
+        first, last, messages = known.first, known.last, known.messages
+        size, subjects = known.size, known.subjects
+        blocks = [_listed_block(each, stream, known) for each in stream.blocks]
     if not messages:
         first = last + 1 if last else 0
     overview = StreamOverview(

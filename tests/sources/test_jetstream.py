@@ -124,6 +124,18 @@ NOT_COMPARED = {
 }
 
 
+def test_too_many_subjects_are_not_counted(
+    golden_jetstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(golden_jetstream / "ok_basic15/store", tmp_path / "store")
+    for index in (tmp_path / "store").rglob("index.db"):
+        index.unlink()
+    counts = [each["num_subjects"] for each in info(tmp_path / "store")[1]["streams"]]
+    assert min(counts) > 1
+    monkeypatch.setattr("stantools.streamfiles.survey._MAX_SUBJECTS", 1)
+    assert {each["num_subjects"] for each in info(tmp_path / "store")[1]["streams"]} == {None}
+
+
 def test_info_is_what_the_server_says(golden_jetstream: Path) -> None:
     names = {"messages", "bytes", "first_seq", "last_seq", "num_deleted", "num_subjects"}
     consumers = 0
