@@ -11,6 +11,7 @@ from typing import Final
 
 from stantools.escaping import shell_word
 from stantools.sources.source import (
+    NO_ACCOUNT,
     Capability,
     PathFacts,
     RecognisedPath,
@@ -24,8 +25,6 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
-#: account of servers without accounts, and of backups, which do not tell it
-NO_ACCOUNT: Final = "$G"
 _USES: Final = frozenset({Capability.OVERVIEW})
 
 

@@ -25,6 +25,8 @@ from stantools.store.read_options import ReadOptions, open_store
 if TYPE_CHECKING:
     from stantools.streamfiles.directory import StoredStream
 
+#: account of streams on servers without accounts, and in backups, which do not tell it
+NO_ACCOUNT: Final = "$G"
 _HEAD: Final = 512
 
 

@@ -10,8 +10,7 @@ from typing import Final
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.escaping import show_as
 from stantools.sources.archived_store import private_directory, remove
-from stantools.sources.jetstream import NO_ACCOUNT
-from stantools.sources.source import RecognisedPath, Source, SourceRequest
+from stantools.sources.source import NO_ACCOUNT, RecognisedPath, Source, SourceRequest
 from stantools.store.mapping import mapped
 from stantools.streamfiles import s2
 from stantools.streamfiles.directory import StoredStream
