@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from stantools.nats import encoding
 from stantools.nats.frames import ParseStop, frame_table
@@ -42,6 +42,26 @@ _MAX_PENDING: Final = 64 << 20
 _MAX_COLLECTED: Final = 64 << 10
 
 
+class Transport(Protocol):
+    """What a session needs of its connection; asyncio's transports have it."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def get_extra_info(self, name: str, /) -> Any: ...
+
+    def is_closing(self) -> bool: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class Listener(Protocol):
     #: by the number of the subscription
     handlers: dict[int, Handler]
@@ -64,7 +84,7 @@ class NatsSession(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended = asyncio.Event()  #: set at the end of the connection
-        self._transport: Any = None
+        self._transport: Transport | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._buffer = bytearray(_READ_SIZE)
@@ -92,7 +112,9 @@ class NatsSession(asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        return 0 if self._closed else self._outgoing_size + int(self._transport.get_write_buffer_size())
+        if self._closed or self._transport is None:
+            return 0
+        return self._outgoing_size + self._transport.get_write_buffer_size()
 
     def write(self, frames: bytes) -> None:
         """Sends frames at the end of this turn of the loop."""
@@ -116,7 +138,7 @@ class NatsSession(asyncio.BufferedProtocol):
     def flush(self) -> None:
         self._held_back = False
         self._cancel_flush()
-        if self._outgoing and not self._closed:
+        if self._outgoing and self._transport is not None and not self._closed:
             self._transport.write(b"".join(self._outgoing))
         self._outgoing.clear()
         self._outgoing_size = 0
@@ -125,7 +147,7 @@ class NatsSession(asyncio.BufferedProtocol):
         """Sends collected frames, and waits until the server has read enough for more."""
         self.flush()
         await self._room.wait()
-        if not self._closed and self._transport.is_closing():
+        if not self._closed and self._transport is not None and self._transport.is_closing():
             # The loop tells of the end in its next turn; a caller that only sends would keep it from doing so.
             await asyncio.sleep(0)
         if self._closed:
@@ -160,7 +182,8 @@ class NatsSession(asyncio.BufferedProtocol):
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Switches to TLS; OSError if the handshake fails."""
-        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+        plain = cast("asyncio.Transport", self._transport)
+        self._transport = await self._loop.start_tls(plain, self, context, server_hostname=name)
         if self._transport is None:
             raise ConnectionResetError("the connection was closed")
 
@@ -179,14 +202,17 @@ class NatsSession(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Reads nothing more from the server until `resume_reading` is called."""
-        if not self._closed:
+        if self._transport is not None and not self._closed:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self._closed:
+        if self._transport is not None and not self._closed:
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.begin(cast("asyncio.Transport", transport))
+
+    def begin(self, transport: Transport) -> None:
         self._transport = transport
 
     def pause_writing(self) -> None:

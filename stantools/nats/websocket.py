@@ -59,8 +59,10 @@ class WebSocket:
         self._sending = 0  # bytes that the sender has taken
         self._wake = asyncio.Event()
         self._closing = False
+        self._readable = asyncio.Event()
+        self._readable.set()
         self._goodbye = _GOODBYE
-        session.connection_made(self)  # type: ignore[arg-type]
+        session.begin(self)
         self._receiver = asyncio.get_running_loop().create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -69,7 +71,7 @@ class WebSocket:
             async for message in self._socket:
                 if message.type is not aiohttp.WSMsgType.BINARY:
                     break
-                self._deliver(memoryview(message.data))
+                await self._deliver(memoryview(message.data))
             self.close()
             await sender
         except (asyncio.CancelledError, aiohttp.ClientError, ConnectionError):  # aborted, or lost while sending
@@ -82,8 +84,11 @@ class WebSocket:
                 problem = self._socket.exception()
                 self._session.connection_lost(problem if isinstance(problem, Exception) else None)
 
-    def _deliver(self, data: memoryview) -> None:
-        while len(data) and not self._closing:
+    async def _deliver(self, data: memoryview) -> None:
+        while len(data):
+            await self._readable.wait()
+            if self._closing:
+                return
             buffer = memoryview(self._session.get_buffer(len(data)))
             count = min(len(buffer), len(data))
             buffer[:count] = data[:count]
@@ -124,9 +129,19 @@ class WebSocket:
     def get_extra_info(self, name: str) -> Any:
         return self._socket.get_extra_info(name)
 
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        self._readable.clear()
+
+    def resume_reading(self) -> None:
+        self._readable.set()
+
     def close(self) -> None:
         """Closes after all data."""
         self._closing = True
+        self._readable.set()
         self._wake.set()
 
     def abort(self) -> None:

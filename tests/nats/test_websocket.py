@@ -146,9 +146,34 @@ async def test_a_server_that_does_not_read() -> None:
             writing = asyncio.ensure_future(_publish(connection))
             await eventually(lambda: not connection.writable)
             written = await _stable(connection)
-            assert written < 32 << 20  # buffers of the kernel included
+            assert not writing.done()
+            assert 1 << 20 < written < 32 << 20  # buffers of the kernel included
             writing.cancel()
         end.set()  # the block has ended although nothing was read
+
+
+async def test_a_client_that_pauses_reads_nothing_more() -> None:
+    asked = asyncio.Event()
+
+    async def talk(socket: web.WebSocketResponse) -> None:
+        await socket.receive_bytes()  # SUB
+        await socket.send_bytes(encoding.message(b"a", b"1", b"first"))
+        await asked.wait()
+        await socket.send_bytes(encoding.message(b"a", b"1", b"second"))
+        await socket.receive()
+
+    async with served(talk) as url, connect(ConnectOptions(servers=(url,))) as connection:
+        heard: list[bytes] = []
+        connection.listen(b"a", lambda message: heard.append(message.data))
+        await eventually(lambda: heard == [b"first"])
+        session = connection._session
+        assert session
+        session.pause_reading()
+        asked.set()
+        await asyncio.sleep(0.2)
+        assert heard == [b"first"]
+        session.resume_reading()
+        await eventually(lambda: heard == [b"first", b"second"])
 
 
 async def _publish(connection: NatsConnection) -> None:
