@@ -147,6 +147,17 @@ def _forgets_what_is_queued(found: DifferenceError) -> bool:
     return len(own) > 0 and own[0] != "1" and other[:1] in ((), ("1",))
 
 
+def _moves_a_redelivery_back(found: DifferenceError) -> bool:
+    """A request ended without the redelivery that it was looked at for; ours is still the first of the queue."""
+    if found.step is None or found.step.kind != "fetch" or "silence" in (found.ours[:1] + found.theirs[:1]):
+        return False
+    ended = [each.values["body"] for each in found.before if each.kind == "fetch" and each.values["body"]]
+    if not any(body.get("expires", 0) < 0 or "max_bytes" in body for body in ended):
+        return False
+    own, other = (side[0][1] for side in (found.ours, found.theirs))
+    return "1" not in (*own[:1], *other[:1]) and len(own) == len(other) > 0 and own[1] != other[1]
+
+
 def _shares_a_queue(found: DifferenceError) -> bool:
     """A consumer of a queue lost its filters while there are others; ours refuses that, as for a new one."""
     return (
@@ -176,6 +187,7 @@ KNOWN: Final = {
     "real servers forget at a purge what is queued for its next delivery, until its wait is over once more": (
         _forgets_what_is_queued
     ),
+    "real servers put a redelivery at the end of the queue that no request takes": _moves_a_redelivery_back,
     "real servers let a consumer of a queue have the messages of others too, when it is changed": _shares_a_queue,
     "what is sent of a burst before limits take it is a matter of time": _takes_more_of_a_burst,
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
