@@ -32,6 +32,11 @@ _MOST_METADATA: Final = 128 << 10
 #: Limits of a configuration: filters, and tree branches compared in the search for overlaps.
 _MOST_FILTERS: Final = 1000
 _MOST_BRANCHES: Final = 200_000
+#: the members that an update may not change, in the order in which real servers compare them
+_FIXED: Final = (
+    *("deliver_policy", "mem_storage", "opt_start_seq", "opt_start_time", "ack_policy", "replay_policy"),
+    *("idle_heartbeat", "flow_control"),
+)
 _DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _GROUP: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
@@ -268,9 +273,9 @@ class ConsumerConfig(ConsumerMembers):
 
     def check_change(self, new: ConsumerConfig) -> None:
         """Raises `RequestError` if an update to `new` changes a fixed member."""
-        for name, each in CONSUMER_MEMBERS.items():
-            if each.fixed and getattr(self, name) != getattr(new, name):
-                raise RequestError(500, 10012, f"{each.fixed} can not be updated")
+        for name in _FIXED:
+            if getattr(self, name) != getattr(new, name):
+                raise RequestError(500, 10012, f"{CONSUMER_MEMBERS[name].fixed} can not be updated")
         if self.push != new.push:
             one, other = ("push", "pull") if self.push else ("pull", "push")
             raise RequestError(500, 10012, f"can not update {one} consumer to {other} based")

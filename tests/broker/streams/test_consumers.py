@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.streams import consumerconfig
+from broker.streams.api_errors import RequestError
 from stantools.notation import format_time
+from stantools.streamfiles.stream_config import CONSUMER_MEMBERS
 from tests.broker.streams.world import World
 
 SECOND = 1_000_000_000
@@ -465,3 +469,15 @@ def test_one_client_is_pinned_until_it_does_not_ask_or_is_unpinned() -> None:
     ask(two)
     assert published(b"8", b"9", b"10") == ([b"8"], [b"9", b"10"])
     assert not any(b"Nats-Pin-Id" in said[4] for said in world.bus.said)
+
+
+def test_the_first_fixed_member_that_an_update_changes_is_named() -> None:
+    assert set(consumerconfig._FIXED) == {name for name, each in CONSUMER_MEMBERS.items() if each.fixed}
+    old = consumerconfig.ConsumerConfig()
+    changes: dict[str, Any] = {
+        "ack_policy": "all", "mem_storage": True, "replay_policy": "original", "deliver_policy": "new",
+    }  # fmt: skip
+    for name in ("deliver_policy", "mem_storage", "ack_policy", "replay_policy"):
+        with pytest.raises(RequestError, match=f"^{CONSUMER_MEMBERS[name].fixed} can not be updated$"):
+            old.check_change(replace(old, **changes))
+        del changes[name]
