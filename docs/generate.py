@@ -140,7 +140,7 @@ Of `spark.readStream.format("stan")`, on top of those of the source:
 
 def findings() -> str:
     """Returns docs/findings.md."""
-    lines = [_GENERATED.format(source="stantools/inspection/catalogue.py") + _FINDINGS]
+    lines = [_GENERATED.format(source="stantools/inspection/catalogue/") + _FINDINGS]
     for heading, entries in GROUPS.items():
         lines.append(f"\n**{heading}**\n\n| code | severity | what was found |\n|---|---|---|\n")
         lines += [f"| [{e.code}](#{e.code}) | {e.severity.value} | {e.meaning} |\n" for e in entries]

@@ -112,7 +112,7 @@ class _Codes:
 def test_the_code_makes_exactly_the_findings_of_the_catalogue() -> None:
     made = set()
     for path in (ROOT / "stantools").rglob("*.py"):
-        if path.name != "catalogue.py":
+        if path.parent.name != "catalogue":
             made |= set(_Codes(path).made())
     assert made == set(CATALOGUE)
 
