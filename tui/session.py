@@ -320,6 +320,7 @@ class StoreSession:
     def _forecast(self, job: Job[None]) -> None:
         from stantools.inspection.forecast import forecast_both
         from stantools.inspection.forecast.server_options import own_server
+        from stantools.inspection.forecast.sound_slices import sound_slices
 
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
         self.stage = ScanStage.FORECAST
@@ -327,7 +328,8 @@ class StoreSession:
         self.touch()
         options = own_server(self.store, workers=self.workers)
         try:
-            self.forecasts = forecast_both(self.store, options, progress=job.advance)
+            sound = (each for facts in self.channels.values() if facts.survey for each in sound_slices(facts.survey))
+            self.forecasts = forecast_both(self.store, options, progress=job.advance, sound=sound)
         except StantoolsError as problem:  # no known fact depends on it
             self.forecast_problem = problem.message
         self.touch()

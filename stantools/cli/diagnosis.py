@@ -98,22 +98,30 @@ def examine(
     from stantools.inspection.advice import diagnose
     from stantools.inspection.ciphertext import find_ciphertext
     from stantools.inspection.forecast import forecast_versions
+    from stantools.inspection.forecast.sound_slices import SoundSlice, sound_slices
     from stantools.inspection.source_queries import verify_source
 
     opened, uses = source.store(), signs_of_use(source)
+    sound: list[SoundSlice] = []
+
+    def take(survey: ChannelSurvey) -> None:
+        sound.extend(sound_slices(survey))
+        if on_survey:
+            on_survey(survey)
+
     with ByteProgress("verify", source.data_size) as shown:
         found = verify_source(
             source,
             workers=server.workers,
             progress=shown.advance,
             on_finding=shown.found,
-            on_survey=on_survey,
+            on_survey=take,
         )
     options = server.options(opened)
     starts: list[tuple[Forecast, Forecast]] = []
     with ByteProgress("forecast", source.data_size) as shown:
         try:
-            starts = forecast_versions(opened, options, progress=shown.advance)
+            starts = forecast_versions(opened, options, progress=shown.advance, sound=sound)
         except StoreChangedError:
             raise
         except StantoolsError as problem:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, ScanStop
@@ -147,13 +147,8 @@ class MessageReader:
         self, files: SliceFiles, data: Buffer, index: SliceIndex, selection: Selection, limit: int | None
     ) -> Iterator[StoredMessage | ReadProblem]:
         """Iterates over messages by their index records, as long as these are right, then by a scan."""
-        named = index.rows()
-        rows = np.flatnonzero(chosen(named.sequence, named.timestamp, selection))
-        if limit is not None and selection.pattern is None:
-            rows = rows[-limit:]
         given = -1
-        for begin in range(0, len(rows), _BATCH):
-            part = named.pick(rows[begin : begin + _BATCH])
+        for part in _chosen_rows(index, selection, None if selection.pattern else limit):
             kernels.read_messages_at(data, len(data), part.offset, self._crc, self._channel, self._columns, self._stops)
             columns = self._columns.take(len(part))
             good = self._stops[: len(part)] == ScanStop.END
@@ -293,6 +288,27 @@ def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: S
     if selection.until is not None:
         taken &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
     return taken
+
+
+def _chosen_rows(index: SliceIndex, selection: Selection, limit: int | None) -> Iterator[MessageRecords]:
+    """Iterates over the records of an index that a selection takes, or the last `limit` of them, in batches."""
+    for begin in range(0 if limit is None else _tail_start(index, selection, limit), len(index), _BATCH):
+        part = index.rows(begin, begin + _BATCH)
+        taken = chosen(part.sequence, part.timestamp, selection)
+        if taken.any():
+            yield part.pick(taken)
+
+
+def _tail_start(index: SliceIndex, selection: Selection, count: int) -> int:
+    """Returns the row of the first of the last `count` records that a selection takes, 0 if there are fewer."""
+    for high in range(len(index), 0, -_BATCH):
+        low = max(high - _BATCH, 0)
+        part = index.rows(low, high)
+        taken = np.flatnonzero(chosen(part.sequence, part.timestamp, selection))
+        if len(taken) >= count:
+            return low + int(taken[-count])
+        count -= len(taken)
+    return 0
 
 
 def _matches(message: StoredMessage, selection: Selection) -> bool:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from stantools.format import gogo
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast import ServerOptions, forecast, forecast_both, lookup
+from stantools.inspection.forecast import ServerOptions, forecast, forecast_both, lookup, slices
+from stantools.inspection.forecast.sound_slices import sound_slices
+from stantools.inspection.survey_jobs import survey_channels
 from stantools.store import indexes
 from stantools.store.directory import open_datastore
 from tests.inspection import forecast_stores as s
@@ -184,7 +186,12 @@ def test_any_damage_has_a_forecast(
         options = ServerOptions(
             crc=Crc(check=check_crc), limits=StoreLimits(channel=ChannelLimits(max_msgs=max_msgs)), workers=1
         )
-        for result in forecast_both(open_datastore(root), options):
+        results = forecast_both(open_datastore(root), options)
+        store = open_datastore(root, options.crc)
+        sound = [each for survey in survey_channels(store, store.matching()) for each in sound_slices(survey)]
+        after_survey = forecast_both(store, options, sound=sound)
+        assert [each.as_json() for each in after_survey] == [each.as_json() for each in results]
+        for result in results:
             json.dumps(result.as_json())
             assert result.starts == (result.exit_code is None) == (result.error is None)
             for change in result.changes.values():
@@ -195,3 +202,33 @@ def test_any_damage_has_a_forecast(
                 if channel.count and channel.first_seq <= channel.last_seq:
                     assert found.pairs() == [(channel.first_seq, channel.last_seq)]
         assert dated(root) == before
+
+
+@pytest.mark.parametrize("max_msgs", [0, 7])
+def test_a_forecast_after_a_survey_reads_no_sound_slice_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_msgs: int
+) -> None:
+    from stantools.store.limits import ChannelLimits, StoreLimits
+
+    root = s.healthy(tmp_path)
+    store = open_datastore(root)
+    options = ServerOptions(crc=store.crc, limits=StoreLimits(channel=ChannelLimits(max_msgs=max_msgs)), workers=1)
+    expected = [each.as_json() for each in forecast_both(store, options)]
+    sound = [each for survey in survey_channels(store, ["foo"]) for each in sound_slices(survey)]
+    assert [each.data.name for each in sound] == [each.data.name for each in store.channel("foo").slices if each.data]
+    for module in (slices, indexes):
+        monkeypatch.setattr(module, "scan_index", None)
+    monkeypatch.setattr(lookup, "_SliceLookup", None)
+    assert [each.as_json() for each in forecast_both(store, options, sound=sound)] == expected
+
+
+def test_a_slice_that_grew_after_the_survey_is_read(tmp_path: Path) -> None:
+    root = s.healthy(tmp_path)
+    store = open_datastore(root)
+    sound = [each for survey in survey_channels(store, ["foo"]) for each in sound_slices(survey)]
+    last = max(store.channel("foo").slices, key=lambda each: each.number)
+    assert last.data is not None
+    last.data.write_bytes(last.data.read_bytes() + b"\1\0\0\0torn")
+    store = open_datastore(root)
+    expected = [each.as_json() for each in forecast_both(store, ServerOptions())]
+    assert [each.as_json() for each in forecast_both(store, ServerOptions(), sound=sound)] == expected

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from stantools.inspection.catalogue.difference_codes import DIFFERENCES
-from stantools.inspection.catalogue.finding_code import FindingCode
+from stantools.inspection.catalogue.finding_code import FindingCode as FindingCode
 from stantools.inspection.catalogue.message_codes import INDEXES, SEQUENCES, SLICES
 from stantools.inspection.catalogue.node_codes import RAFT
 from stantools.inspection.catalogue.store_codes import LOGS, STORE

@@ -12,6 +12,7 @@ planned changes (`changes`), which `recovery.truncate` can apply.
     channel           the slices, limits and subscriptions of each channel, combined in the server's order
     slices            one slice: index good, cut or rebuilt, data file cut or refused
     lookup            which messages can be read, with the effects of read-ahead
+    sound_slices      slices that a survey proved: a forecast after it does not read them again
     channel_forecast  the outcome; what a subscriber receives, where delivery stalls
     startup           messages sent to recovered subscriptions at once
     losses            intact data that the start destroys: `Forecast.destroys`

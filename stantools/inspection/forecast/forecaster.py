@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from stantools.inspection.forecast.recover import ForecastStart, recover
 from stantools.inspection.forecast.server_options import SERVER_VERSIONS, ServerOptions, owner_of
 from stantools.inspection.forecast.server_reading import DataScan
 from stantools.inspection.forecast.slices import RecoveryContext
+from stantools.inspection.forecast.sound_slices import SoundSlice
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
 from stantools.inspection.subscribers import SubscriberList
 from stantools.progress import Progress
@@ -47,19 +48,24 @@ def forecast_both(
     *,
     lookups: bool = True,
     progress: Progress | None = None,
+    sound: Iterable[SoundSlice] = (),
 ) -> tuple[Forecast, Forecast]:
-    """Predicts a start without and one with the truncate option; parts that are the same in both are read once."""
-    return _Forecaster(store, lookups, progress).both(options or ServerOptions())
+    """Predicts a start without and one with the truncate option; parts that are the same in both are read once.
+
+    `sound`: slices that a survey with the store's CRC found sound; they are not read again unless their size differs.
+    """
+    return _Forecaster(store, lookups, progress, sound).both(options or ServerOptions())
 
 
 def forecast_versions(
-    store: Datastore, options: ServerOptions, *, progress: Progress | None = None
+    store: Datastore, options: ServerOptions, *, progress: Progress | None = None, sound: Iterable[SoundSlice] = ()
 ) -> list[tuple[Forecast, Forecast]]:
     """Predicts both starts of a server, and those of other versions with another outcome.
 
-    The version of the options comes first. Parts that are the same are read once.
+    The version of the options comes first. Parts that are the same are read once, `sound` slices (see `forecast_both`)
+    not at all.
     """
-    forecaster = _Forecaster(store, True, progress)
+    forecaster = _Forecaster(store, True, progress, sound)
     result = [forecaster.both(options)]
     if any(start.version_matters for start in result[0]):
         others = (version for version in SERVER_VERSIONS if version != options.version)
@@ -70,12 +76,16 @@ def forecast_versions(
 class _Forecaster:
     """Several starts on the same store."""
 
-    def __init__(self, store: Datastore, lookups: bool, progress: Progress | None) -> None:
+    def __init__(
+        self, store: Datastore, lookups: bool, progress: Progress | None, sound: Iterable[SoundSlice] = ()
+    ) -> None:
         self._store = store
         self._lookups = lookups
         self._progress = progress
         self._scans: dict[Path, DataScan] = {}
         self._folds: dict[Path, LogState] = {}
+        self._sound = {each.data: each for each in sound}
+        self._index_scans = {(each.index, each.index_size): each.scan for each in self._sound.values()}
         self._known: dict[tuple[object, ...], ChannelForecast] = {}
 
     def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:
@@ -83,7 +93,9 @@ class _Forecaster:
 
     def start(self, options: ServerOptions, truncate: bool) -> Forecast:
         access = options.access or owner_of(self._store.path)
-        recovery = RecoveryContext(self._store.path, options, access, truncate, self._scans, self._folds)
+        recovery = RecoveryContext(
+            self._store.path, options, access, truncate, self._scans, self._folds, self._index_scans, self._sound
+        )
         start = recover(recovery, self._store)
         result = start.forecast
         result.destroys = destroyed(recovery, self._store, start)

@@ -122,10 +122,10 @@ def lookup_slice(
         return answers.finish()
     if found.index is None and cipher is None and found.ascending and found.last - found.first + 1 == found.rows:
         # The index was made from records that are all good, with no gap between them.
-        whole = span(found.first, found.last)
-        if progress is not None:
-            progress(found.data_end)
-        return Lookups(whole if wanted is None else whole & wanted), None
+        return _all_readable(found, span(found.first, found.last), wanted, progress)
+    sound = recovery.sound_sequences(found.data, found.data_size, found.index_size)
+    if sound is not None and cipher is None and found.index is not None:
+        return _all_readable(found, sound & span(found.first, found.last), wanted, progress)
     options = recovery.options
     with mapped(found.data) as data:
         source = SliceData(data, min(found.data_end, len(data)), recovery.crc, cipher)
@@ -141,6 +141,14 @@ def lookup_slice(
                 else:
                     work.disordered(index, found)
     return answers.finish()
+
+
+def _all_readable(
+    found: RecoveredSlice, sequences: Ranges, wanted: Ranges | None, progress: Progress | None
+) -> tuple[Lookups, None]:
+    if progress is not None:
+        progress(found.data_end)
+    return Lookups(sequences if wanted is None else sequences & wanted), None
 
 
 class _SliceLookup:

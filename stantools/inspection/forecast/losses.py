@@ -195,12 +195,12 @@ def _file_losses(recovery: RecoveryContext, store: Datastore, change: Change) ->
             yield Loss(Harm.CUT, channel, change.path, change.after, behind.sequences, behind.intact)
     elif isinstance(change.action, DeleteChange) and file.endswith(".dat"):
         for files in store.channel(channel).slices:
-            if (
-                files.data is not None
-                and files.data.name == file
-                and (held := held_sequences(files, os.fsencode(channel), recovery.crc))
-            ):
-                yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
+            if files.data is not None and files.data.name == file:
+                held = recovery.sound_sequences(files.data, files.data_size, files.index_size)
+                if held is None:
+                    held = held_sequences(files, os.fsencode(channel), recovery.crc)
+                if held:
+                    yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
 
 
 def _reused_sequences(recovery: RecoveryContext, channel: RecoveredChannel) -> Iterator[Loss]:

@@ -12,7 +12,7 @@ Rebuilding is a scan of the data file into a new index. A scan that fails delete
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,10 +33,12 @@ from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange, RebuildIndex, WriteChange
 from stantools.inspection.forecast.server_options import FileAccess, ServerOptions
 from stantools.inspection.forecast.server_reading import DataScan, check_last_message, scan_data
+from stantools.inspection.forecast.sound_slices import SoundSlice
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import SliceIndex, scan_index
+from stantools.store.indexes import IndexScan, SliceIndex, scan_index
 from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, MappedWindow, mapped
+from stantools.store.ranges import Ranges
 from stantools.store.slice_reader import BATCH_ROWS
 
 
@@ -84,6 +86,9 @@ class RecoveryContext:
     truncate: bool  #: with the truncate option
     scans: dict[Path, DataScan]  #: scans of data files for an earlier forecast of the same store
     folds: dict[Path, LogState] = field(default_factory=dict)  #: folds of logs for it
+    #: Scans of indexes, by file and size.
+    index_scans: dict[tuple[Path, int], IndexScan] = field(default_factory=dict)
+    sound: Mapping[Path, SoundSlice] = field(default_factory=dict)  #: sound slices, by data file
     #: For the reference broker, unlike any server: a last slice without an index and without a byte is removed. A
     #: server that is killed at that moment leaves one, and does not start again.
     drop_begun: bool = False
@@ -96,6 +101,11 @@ class RecoveryContext:
     def store_name(self) -> str:
         """The store's directory as the server names it."""
         return self.options.store_name or str(self.root)
+
+    def sound_sequences(self, data: Path, data_size: int, index_size: int | None) -> Ranges | None:
+        """Returns the sequences of a slice that was found sound at these sizes of its files, else None."""
+        known = self.sound.get(data)
+        return known.sequences if known and (known.data_size, known.index_size) == (data_size, index_size) else None
 
     def full_name(self, file: str) -> str:
         """Returns the full path of a file of the store, as the server names it."""
@@ -139,7 +149,7 @@ def recover_slice(recovery: RecoveryContext, channel: str, raw_channel: bytes, f
             if text := check_file_version(index):
                 outcome.error = text
             else:
-                step.read_index(index)
+                step.read_index(index, files.index)
     return outcome
 
 
@@ -160,10 +170,12 @@ class _SliceStep:
     found: RecoveredSlice
     outcome: SliceOutcome
 
-    def read_index(self, index: Buffer) -> None:
+    def read_index(self, index: Buffer, file: Path) -> None:
         """Uses the index, or determines why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
-        scanned = scan_index(index, crc)
+        scans, key = self.recovery.index_scans, (file, len(index))
+        if (scanned := scans.get(key)) is None:
+            scanned = scans[key] = scan_index(index, crc)
         count, stop = scanned.rows, scanned.stop
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
         if stop is ScanStop.ZEROS:
