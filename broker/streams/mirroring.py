@@ -38,7 +38,7 @@ from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
     from broker.ports import Clock
-    from broker.stores.streams.contents import SubjectFilter
+    from broker.stores.streams.subject_filter import SubjectFilter
     from broker.streams.stream import Stream
 
 #: messages copied before others run

@@ -26,8 +26,8 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from broker.stores.streams.contents import SubjectFilter, SubjectRows
     from broker.stores.streams.interface import StreamStore
+    from broker.stores.streams.subject_filter import SubjectFilter, SubjectRows
     from broker.streams.configuration import StreamConfig
     from broker.streams.copy_positions import CopySource
     from broker.streams.quota import StorageQuota

@@ -15,7 +15,8 @@ from stantools.streamfiles.records import tombstone
 from tests.oracles.streamfiles import encode_record
 
 if TYPE_CHECKING:
-    from broker.stores.streams.contents import Contents, RowSegment, SubjectRows
+    from broker.stores.streams.contents import Contents, RowSegment
+    from broker.stores.streams.subject_filter import SubjectRows
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 

@@ -15,10 +15,11 @@ from google.protobuf.message import DecodeError
 
 from broker.record_buffer import MessageRecordBuffer
 from broker.stores.interface import ChannelLog, StorageError
-from broker.stores.streams.contents import Contents, RowSegment, SubjectFilter, SubjectRows
+from broker.stores.streams.contents import Contents, RowSegment
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.memory import VolatileStream
 from broker.stores.streams.metafiles import KeptConsumers
+from broker.stores.streams.subject_filter import SubjectFilter, SubjectRows
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.subjects import matches, matches_any
 from stantools.streamfiles.headers import header_block, safe_value

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from broker.stores.interface import StorageError
 from broker.stores.streams import kernels
 from broker.stores.streams.blocks import Descriptors, MessageBlock
-from broker.stores.streams.contents import ABSENT, Contents, RowSegment, SubjectFilter
+from broker.stores.streams.contents import ABSENT, Contents, RowSegment
 from broker.stores.streams.interface import MOST_BYTES, MessageTableColumns, Stored
 from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
 from broker.stores.streams.recovery import INDEX, StreamRecovery
+from broker.stores.streams.subject_filter import SubjectFilter
 from broker.stores.streams.summary import index_of
 from stantools.errors import StantoolsError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table

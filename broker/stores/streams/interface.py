@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.contents import Contents, SubjectFilter
+from broker.stores.streams.contents import Contents
+from broker.stores.streams.subject_filter import SubjectFilter
 from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.meta import ConsumerState, CopiedState

@@ -1,4 +1,5 @@
-from broker.stores.streams.contents import Contents, RowSegment, SubjectRows
+from broker.stores.streams.contents import Contents, RowSegment
+from broker.stores.streams.subject_filter import SubjectRows
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import Frames
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from broker.stores.streams.contents import Contents, SubjectFilter
+from broker.stores.streams.contents import Contents
 from broker.stores.streams.interface import Stored, StreamStore
+from broker.stores.streams.subject_filter import SubjectFilter
 from stantools.streamfiles.meta import ConsumerState
 
 #: rows of a segment

@@ -10,8 +10,10 @@ from unittest import mock
 import pytest
 
 from broker.stores.streams import contents as module
-from broker.stores.streams.contents import Contents, SubjectFilter
+from broker.stores.streams import subject_filter
+from broker.stores.streams.contents import Contents
 from broker.stores.streams.memory import MemoryStream
+from broker.stores.streams.subject_filter import SubjectFilter
 from stantools.nats import subjecttree
 from stantools.nats.interest import finished
 from stantools.nats.subjects import matches
@@ -71,7 +73,7 @@ def test_filters_know_the_subjects_whatever_happens(seed: int) -> None:
     """Filters are made and released at any time; few subjects are kept in another way than many."""
     chance = random.Random(seed)
     few, late = chance.choice((0, 3, 64)), chance.choice((4, 4096))
-    with mock.patch.object(module, "_FEW_SUBJECTS", few), mock.patch.object(module, "_MOST_UNINDEXED", late):
+    with mock.patch.object(subject_filter, "_FEW_SUBJECTS", few), mock.patch.object(module, "_MOST_UNINDEXED", late):
         model = Model()
         filters: list[tuple[tuple[bytes, ...], SubjectFilter | None]] = []
         for _ in range(300):
@@ -91,7 +93,7 @@ def test_a_filter_that_is_made_in_the_middle_of_changes_knows_all_subjects(seed:
     chance = random.Random(seed)
     few, late = chance.choice((0, 3, 64)), chance.choice((4, 4096))
     with (
-        mock.patch.object(module, "_FEW_SUBJECTS", few),
+        mock.patch.object(subject_filter, "_FEW_SUBJECTS", few),
         mock.patch.object(module, "_MOST_UNINDEXED", late),
         mock.patch.object(module, "STEP", 2),
         mock.patch.object(subjecttree, "STEP", 2),

@@ -13,9 +13,9 @@ from unittest import mock
 from broker.log import NATS
 from broker.stores.streams import file_stream
 from broker.stores.streams.blocks import MessageBlock
-from broker.stores.streams.contents import SubjectFilter
 from broker.stores.streams.directory import StreamsDirectory
 from broker.stores.streams.file_stream import FileStream
+from broker.stores.streams.subject_filter import SubjectFilter
 from stantools.nats.frames import Frames, frame_table
 from stantools.nats.subjects import matches
 from stantools.streamfiles.meta import ConsumerState
