@@ -20,7 +20,7 @@ _PUBLISHERS = (16, 4, 1)
 _ORIGINAL = {"MEMORY": {1: 9.0, 4: 21.0}, "FILE, no sync": {1: 8.0, 4: 17.0}, "FILE": {1: 0.9, 4: 2.7}}
 _CONNECTIONS = (1, 10, 100, 1000, 5000)
 _CHANNELS = (1, 10, 100, 1000, 10_000)
-#: What the project wants: microseconds of processor time a message, KiB a connection, cores when nobody says anything.
+#: What the project wants: microseconds of processor time a message, KiB a connection, cores without traffic.
 _CPU_GOAL = 18
 _CONNECTION_GOAL = 20
 _IDLE_GOAL = 0.02

@@ -1,4 +1,4 @@
-"""Leaving a running server without downtime: how soon messages are in their stream, and how long nobody is served."""
+"""Leaving a running server: the delay of messages on their way to a stream, and the downtime for clients."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def race(
         rounds: How often.
         before: Run before each measurement, not measured: brings the files back into the page cache.
         warm: Run once before everything, not measured.
-        server: Tells the processor time that a server has used so far: what it does is not counted as somebody else's.
+        server: Returns the processor time of a server so far, which does not count as other processes'.
     """
     series = {name: Series() for name in ways}
     for work in warm:

@@ -22,7 +22,7 @@ _PARTITIONS = 2
 
 
 def serve(connection: Connection, master: str, conf: dict[str, str]) -> None:
-    """Starts Spark and runs what comes in, until nobody is there any more.
+    """Starts Spark and runs the requests that arrive, until the other end is closed.
 
     Args:
         connection: Takes how long the start took; gives functions of this module and their arguments, and takes whether

@@ -209,7 +209,7 @@ class Terminal:
         )
         os.close(theirs)
         printed, wanted = b"", re.compile(rb"(?s)(.*%b[^\n]*\n)" % until.encode())
-        with contextlib.suppress(OSError):  # nobody has the terminal open any more
+        with contextlib.suppress(OSError):  # the terminal is closed
             while some := os.read(ours, 1 << 16) if select.select([ours], [], [], _PATIENCE)[0] else b"":
                 printed += some
                 if until and wanted.match(printed):

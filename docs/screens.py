@@ -68,7 +68,11 @@ async def settle(pilot: Any) -> None:
         if (session is None or (session.job is not None and not session.job.running)) and not busy:
             break
         await pilot.pause(0.05)
-    await pilot.pause(0.4)
+    # On a busy machine the screen may be drawn late.
+    shown: list[str] = []
+    while len(shown) < 60 and (len(shown) < 3 or len(set(shown[-3:])) > 1):
+        await pilot.pause(0.4)
+        shown.append(pilot.app.export_screenshot())
 
 
 def _view(view: View, place: ViewTarget, *keys: str) -> Scenario:

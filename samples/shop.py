@@ -1,7 +1,7 @@
 """A shop that uses NATS Streaming, for `make demo` and as an example of a client: publishers, durables, queue groups.
 
     python samples/shop.py fill nats://localhost:4222      fills three channels, and leaves work undone
-    python samples/shop.py go-on nats://localhost:4222     shows that the server knows where everybody stood
+    python samples/shop.py go-on nats://localhost:4222     shows that the server knows every client's position
 
 Any streaming server will do, the broker or the original. The cluster id is `shop`.
 """

@@ -99,6 +99,6 @@ class RefusedError(StantoolsError):
 
 
 class InterruptionError(StantoolsError):
-    """Ctrl-C, with a message: what is complete so far, and how to continue."""
+    """Ctrl-C; the message names the completed part and the way to continue."""
 
     exit_code = ExitCode.INTERRUPTED

@@ -206,7 +206,7 @@ def format_left(seconds: float | None) -> str:
 
 
 def format_pace(amount: float, seconds: float, unit: str) -> str:
-    """Formats what is done in a second: `1.0 MiB/s` for the unit `bytes`, otherwise `1.5k messages/s`."""
+    """Formats a rate: `1.0 MiB/s` for the unit `bytes`, otherwise `1.5k messages/s`."""
     rate = amount / max(seconds, 1e-6)
     return f"{format_size(int(rate))}/s" if unit == "bytes" else f"{short_number(rate)} {unit}/s"
 

@@ -533,7 +533,7 @@ class Sender:
 
 
 def core(options: argparse.Namespace) -> Result:
-    """Publishes by plain NATS from one connection to subscribers on others (0: to nobody)."""
+    """Publishes by plain NATS from one connection to subscribers on others (0: to none)."""
     subject = f"{options.channel}.{secrets.token_hex(4)}".encode()
     workers: list[Any] = [
         Counter(RawClient(options.host, options.port), subject, options.count) for _ in range(options.connections)

@@ -212,7 +212,7 @@ class RawClient:
     def _take_answer(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
         _, _, _, _, header, at, size, _ = frames[begin].tolist()
         if header:
-            raise RuntimeError(f"nobody answers: {bytes(buffer[at : at + header])!r}")
+            raise RuntimeError(f"no subscriber: {bytes(buffer[at : at + header])!r}")
         self._answer = bytes(buffer[at : at + size])
 
     def request_json(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def interested(client: Requester) -> None:
 
 
 def unwanted(client: Requester) -> None:
-    """10,000 messages that nobody wants."""
+    """10,000 messages without a subscriber."""
     client.fill("i.x%(i)d", count=10_000)
 
 

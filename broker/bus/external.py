@@ -141,10 +141,10 @@ class ExternalLink(NatsClient):
 
         def answered(message: NatsMessage) -> None:
             timer.cancel()
-            nobody = not message.data and message.status == 503
+            no_responder = not message.data and message.status == 503
             answer(
                 RequestAnswer(RequestOutcome.NO_RESPONDERS)
-                if nobody
+                if no_responder
                 else RequestAnswer(RequestOutcome.REPLY, message.data)
             )
 

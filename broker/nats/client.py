@@ -141,7 +141,7 @@ class BrokerClient(ABC):
 
     @property
     def congested(self) -> bool:
-        """Whether its backlog is so long that patient senders should pause."""
+        """Its backlog is long enough that patient senders should pause."""
         return False
 
     def stall(self, receiver: BrokerClient, seconds: float) -> None:  # noqa: B027

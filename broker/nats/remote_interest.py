@@ -15,7 +15,7 @@ class RemoteServer(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether its backlog is so long that patient senders should pause."""
+        """Its backlog is long enough that patient senders should pause."""
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
         """Sends a message for its clients: all outside of queue groups, and one member of each of `queues`."""

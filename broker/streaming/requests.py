@@ -25,7 +25,7 @@ from stantools.nats.frames import (
 
 M = TypeVar("M", bound=Message)
 
-#: No valid message has as many fields. A megabyte of fields would take seconds to refuse, while other clients wait.
+#: No valid message has this many fields. A megabyte of fields would take seconds to refuse, while other clients wait.
 _MAX_FIELDS: Final = 256
 
 

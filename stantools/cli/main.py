@@ -104,7 +104,7 @@ class Program(LazyGroup):
         """Runs the verb; failures end in a message and an exit code."""
         try:
             code = super().invoke(ctx)
-            # Where an archive lacks something, nobody knows what: that is never clean.
+            # The missing part of an archive is unknown, so an incomplete archive is never clean.
             return code or (ExitCode.FINDINGS if ctx.meta.get(console.FLAWED) else ExitCode.CLEAN)
         except StantoolsError as problem:
             console.error(problem.message, self._remedy(problem))
@@ -209,7 +209,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def _die(number: int) -> None:
-    """Ends the program by a signal at once, without private copies of archives left behind."""
+    """Ends the program by a signal at once, after removing private copies of archives."""
     if archives := sys.modules.get("stantools.sources.archived_store"):
         archives.remove_all()
     signal.signal(number, signal.SIG_DFL)

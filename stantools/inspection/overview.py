@@ -16,7 +16,7 @@ from typing import Any
 from stantools.errors import StoreUnreadableError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
-from stantools.inspection.subscribers import NOBODY, SubscriberList, fields_json, load_clients, load_subs
+from stantools.inspection.subscribers import NO_SUBSCRIPTIONS, SubscriberList, fields_json, load_clients, load_subs
 from stantools.store.directory import SERVER_FILE, Datastore, size_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
@@ -34,7 +34,7 @@ class ChannelOverview:
     bytes: int = 0  #: size in the server's accounting (payload of the record + 40 each)
     slices: list[SliceSummary] = field(default_factory=list)  #: by number
     archived: list[SliceSummary] = field(default_factory=list)  #: `.bak` slices, by number
-    subscriptions: SubscriberList = NOBODY  #: by id
+    subscriptions: SubscriberList = NO_SUBSCRIPTIONS  #: by id
     disk_bytes: int = 0  #: size of its files
     logical: LogicalView | None = None  #: state shown by a server with the given limits, if limits were given
     encrypted: bool = False  #: messages of it may be encrypted

@@ -207,7 +207,7 @@ class SubscriberList(Sequence[Subscriber]):
 
 
 #: The subscriptions of a channel that has none.
-NOBODY = SubscriberList(SubsState())
+NO_SUBSCRIPTIONS = SubscriberList(SubsState())
 
 
 @dataclass(frozen=True)

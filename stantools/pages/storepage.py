@@ -23,7 +23,7 @@ from stantools.inspection.findings import worst_first
 from stantools.inspection.forecast.channel_forecast import ChannelForecast
 from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.overview import Overview
-from stantools.inspection.subscribers import NOBODY, Subscriber, SubscriberList, as_ranges
+from stantools.inspection.subscribers import NO_SUBSCRIPTIONS, Subscriber, SubscriberList, as_ranges
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey
 from stantools.inspection.verify import ChannelVerdict
 from stantools.notation import span_text
@@ -201,7 +201,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
             verdict,
             normal.channels.get(verdict.name) if normal else None,
             pictures.channels.get(verdict.name),
-            described[verdict.name].subscriptions if verdict.name in described else NOBODY,
+            described[verdict.name].subscriptions if verdict.name in described else NO_SUBSCRIPTIONS,
             counts[verdict.name],
             diagnosis.outcomes.get(verdict.name, verdict.outcome),
         )

@@ -11,7 +11,7 @@ from stantools.sources.source import PathFacts, RecognisedPath, Source, SourceRe
 
 
 def recognise(path: Path) -> RecognisedPath:
-    """Names what is at a path. Little is read: names in directories, and the first bytes of a file."""
+    """Recognises a path from little: names in directories, and the first bytes of a file."""
     facts = PathFacts(path)
     kinds = directories.KINDS if stat.S_ISDIR(facts.mode) else (directories.NODE, *files.KINDS)
     return next(found for kind in kinds if (found := kind.recognise(facts)))

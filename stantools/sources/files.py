@@ -209,5 +209,5 @@ SQL_DUMP = SourceKind("is a SQL dump", _recognise_sql)
 SQLITE = SourceKind("is an SQLite database", _recognise_sql)
 FILE = SourceKind("is a file, expected the directory of a file store", _recognise_file)
 
-#: in the order in which they are tried, for what is no directory
+#: kinds of a path that is no directory, in the order in which they are tried
 KINDS: Final = (URL, ARCHIVE_PART, MISSING, SPECIAL, FILE_OF_STORE, ARCHIVE, SQLITE, FILE)

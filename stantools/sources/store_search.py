@@ -41,7 +41,7 @@ class StoresFound:
 
 
 def find_stores(path: str, list_directory: Callable[[str], DirectoryNames], *, bounded: bool = False) -> StoresFound:
-    """Finds what is at or below a path. Directories in a store, in a channel or of the system are not searched."""
+    """Finds stores and channels at or below a path, except in directories of a store, of a channel or of the system."""
     found = StoresFound()
     level, depth, seen = [path], 0, 0
     while level:

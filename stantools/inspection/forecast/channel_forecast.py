@@ -13,7 +13,7 @@ from typing import Any
 from stantools.escaping import escape, text
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change
-from stantools.inspection.subscribers import NOBODY, SubscriberList, fields_json, subscription_json
+from stantools.inspection.subscribers import NO_SUBSCRIPTIONS, SubscriberList, fields_json, subscription_json
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.ranges import Ranges
 
@@ -111,7 +111,7 @@ class ChannelForecast:
     overlaid: Ranges = field(default_factory=Ranges)
     #: The current slice holds more records than sequences: messages published next are not found in it.
     misplaces: bool = False
-    subscriptions: SubscriberList = NOBODY  #: recovered subscriptions by id
+    subscriptions: SubscriberList = NO_SUBSCRIPTIONS  #: recovered subscriptions by id
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
         """Returns the channel's part of the json contract; `streamed`: with an iterator of subscriptions."""
