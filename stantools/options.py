@@ -104,6 +104,16 @@ KEY = Option(
     kind=Secret,
     notes=(f"; the server's own is {SERVER_KEY_VARIABLE}", "; a trailing line break is ignored"),
 )
+SQL_PASSWORD = Option(
+    help="the password of a database",
+    default=Secret(),
+    kind=Secret,
+    notes=("; otherwise ~/.pgpass or ~/.my.cnf", "; a trailing line break is ignored"),
+)
+SQL_DRIVER = Option(
+    help="The server's -sql_driver, for a STORE written as its -sql_source; needed if the text does not tell.",
+    choices=("mysql", "postgres"),
+)
 ACCEPT_UNREADABLE = Option(help="Continue without the files that this user is not permitted to read.", default=False)
 CRC_POLY = Option(
     help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",

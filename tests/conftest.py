@@ -46,7 +46,7 @@ MOST_SECONDS, MOST_SECONDS_SLOW = 600, 1800
 #: Modules by which a test starts processes that it then talks to.
 STARTERS = {"tests.servers", "tests.brokers"}
 #: Fixtures by which a test gets golden stores; tests that get them in other ways say it themselves.
-GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters", "golden_jetstream"}
+GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters", "golden_jetstream", "golden_sql"}
 
 
 @cache
@@ -210,6 +210,12 @@ def golden_clusters() -> Path:
 def golden_jetstream() -> Path:
     """The folder of golden JetStream directories; nothing may be changed in it."""
     return GOLDEN.with_name("jetstream")
+
+
+@pytest.fixture(scope="session")
+def golden_sql() -> Path:
+    """The folder of golden SQL stores; nothing may be changed in it."""
+    return GOLDEN.with_name("sql")
 
 
 @pytest.fixture

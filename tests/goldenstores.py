@@ -30,7 +30,7 @@ _TIME = 1_600_000_000
 
 @cache
 def unpacked() -> Path:
-    """Returns the folder with `stores`, `clusters` and `jetstream`; unpacks the archives if nobody has."""
+    """Returns the folder with `stores`, `clusters`, `jetstream` and `sql`; unpacks the archives if nobody has."""
     archives = sorted(ARCHIVES.glob("*.tar.xz"))
     digest = hashlib.sha256()
     for archive in archives:
@@ -71,10 +71,10 @@ def archive_of(path: Path) -> str:
     """Returns the archive that a case belongs to: cases that are alike are packed together.
 
     Args:
-        path: The case, as `stores/NAME`, `clusters/NAME` or `jetstream/NAME`.
+        path: The case, as `stores/NAME`, `clusters/NAME`, `jetstream/NAME` or `sql/NAME`.
     """
-    if path.parts[0] == "clusters":
-        return "clusters"
+    if path.parts[0] in ("clusters", "sql"):
+        return path.parts[0]
     if path.parts[0] == "jetstream":
         return "jetstream-clusters" if path.name.startswith("cl_") else "jetstream"
     if path.name in ("mutations", "systematic"):
@@ -87,7 +87,7 @@ def pack(folder: Path, to: Path = ARCHIVES) -> Iterator[Path]:
     """Writes the archives.
 
     Args:
-        folder: Has the cases in `stores`, `clusters` and `jetstream`.
+        folder: Has the cases in `stores`, `clusters`, `jetstream` and `sql`.
         to: Where the archives go.
 
     Yields:

@@ -23,7 +23,18 @@ from click.shell_completion import CompletionItem
 from stantools.cli import console
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import StantoolsError, UsageError
-from stantools.options import ACCEPT_UNREADABLE, CHANNELS, CRC_POLY, KEY, WORKERS, LimitOptions, Option, declared
+from stantools.options import (
+    ACCEPT_UNREADABLE,
+    CHANNELS,
+    CRC_POLY,
+    KEY,
+    SQL_DRIVER,
+    SQL_PASSWORD,
+    WORKERS,
+    LimitOptions,
+    Option,
+    declared,
+)
 from stantools.secret import Secret
 
 if TYPE_CHECKING:
@@ -406,16 +417,23 @@ def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable
     """
     checks = {"no_crc": NO_CRC} if unchecked else {}
     accepts = {"accept_unreadable": ACCEPT_UNREADABLE} if partial else {}
-    options = {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY, **accepts}
+    databases = {"sql_driver": SQL_DRIVER, "sql_password": SQL_PASSWORD} if partial else {}
+    options = {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY, **accepts, **databases}
     return folded("read_options", _read_options, options)
 
 
 def _read_options(
-    crc_poly: int | None, encryption_key: Secret, accept_unreadable: bool = False, no_crc: bool = False
+    crc_poly: int | None,
+    encryption_key: Secret,
+    accept_unreadable: bool = False,
+    no_crc: bool = False,
+    sql_driver: str | None = None,
+    sql_password: Secret | None = None,
 ) -> ReadOptions:
     from stantools.store.read_options import ReadOptions
 
-    return ReadOptions(crc_poly, not no_crc, encryption_key.key(), accept_unreadable)
+    password = sql_password.key() if sql_password else None
+    return ReadOptions(crc_poly, not no_crc, encryption_key.key(), accept_unreadable, sql_driver, password)
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:

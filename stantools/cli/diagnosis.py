@@ -121,7 +121,12 @@ def examine(
     starts: list[tuple[Forecast, Forecast]] = []
     with ByteProgress("forecast", source.data_size) as shown:
         try:
-            starts = forecast_versions(opened, options, progress=shown.advance, sound=sound)
+            if source.sql:
+                from stantools.inspection.sql_inspection import forecast_sql
+
+                starts = forecast_sql(source.sql, options)
+            else:
+                starts = forecast_versions(opened, options, progress=shown.advance, sound=sound)
         except StoreChangedError:
             raise
         except StantoolsError as problem:

@@ -71,7 +71,7 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     ctx.find_root().call_on_close(source.release)
     source.require(*uses)
     if source.path != path:
-        console.set_store(ctx, str(source.path))
+        console.set_store(ctx, source.sql.path if source.sql else str(source.path))
     _tell_source(ctx, source, source.path)
     for node in source.nodes:
         _tell_node(node)
@@ -175,6 +175,8 @@ def describe_node(ctx: click.Context, text: str) -> str:
 
 def signs_of_use(source: Source) -> list[StoreUse]:
     """Returns signs that a program uses a source; nothing uses the private copy of an archive."""
+    if source.sql:
+        return [StoreUse("handle", detail)] if (detail := source.sql.active_server()) else []
     return [] if source.archived else find_uses(source.place)
 
 

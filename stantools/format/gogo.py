@@ -98,6 +98,16 @@ def decode(kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields
     Raises DecodeError with the server's text if it refuses the payload, or if more than `max_fields` fields would
     have to be decoded one by one.
     """
+    message, error = decode_partly(kind, payload, max_fields=max_fields)
+    if error is not None:
+        raise error
+    return message
+
+
+def decode_partly(
+    kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields: int = sys.maxsize
+) -> tuple[M, DecodeError | None]:
+    """Decodes as `decode`; returns the fields before the one that the server refuses, and the error."""
     data = bytes(payload)
     message = kind()
     # Output of a proto3 encoder means the same to every decoder, so the fast library may decode it. The rules above
@@ -106,12 +116,15 @@ def decode(kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields
         message.ParseFromString(data)
         message.DiscardUnknownFields()
         if message.SerializeToString() == data:
-            return message
+            return message, None
     except _UpbError:
         pass
     message.Clear()
-    _merge(message, data, max_fields)
-    return message
+    try:
+        _merge(message, data, max_fields)
+    except DecodeError as error:
+        return message, error
+    return message, None
 
 
 def _merge(message: Message, data: bytes, max_fields: int) -> None:

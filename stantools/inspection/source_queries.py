@@ -32,7 +32,11 @@ def source_overview(
     The options are those of `overview` and `node_overview`.
     """
     report: NodeReport | None = None
-    if source.node:
+    if source.sql:
+        from stantools.inspection.sql_inspection import sql_overview
+
+        result = sql_overview(source.sql, patterns, limits)
+    elif source.node:
         from stantools.inspection.node import node_overview
 
         report, result = node_overview(
@@ -59,11 +63,15 @@ def verify_source(
     """Scans a source completely; the options are those of `verify`."""
     from stantools.inspection.catalogue import finding
 
-    flaws = [finding("archive-incomplete", text) for text in source.flaws]
+    flaws = [finding("archive-incomplete", text) for text in source.flaws if not source.sql]
     if on_finding:
         for flaw in flaws:
             on_finding(flaw)
-    if source.node:
+    if source.sql:
+        from stantools.inspection.sql_inspection import verify_sql
+
+        verdict = verify_sql(source.sql, patterns, on_finding)
+    elif source.node:
         from stantools.inspection.node import verify_node
 
         verdict = verify_node(

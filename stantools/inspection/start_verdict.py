@@ -38,6 +38,7 @@ class StartFlawKind(enum.Enum):
     ALONE = "fail to deliver messages to a subscriber that begins there, and to deliver them again"
     OVERLAID = "lose sight of messages as soon as one is published"
     MISPLACED = "not find messages that are published next"
+    ENDLESS = "search for a missing message for ever, and answer no publisher any more, in"
     UNKNOWN = "perhaps give sequences a second time"
     UNPROVEN = "deliver every message in the store"  #: nothing proves that a channel ended with its last message
 
@@ -58,7 +59,7 @@ UNDELIVERED = frozenset(
 
 
 #: Kinds that do harm once a message is published.
-HARMFUL = frozenset((StartFlawKind.REUSED, StartFlawKind.AHEAD, StartFlawKind.MISPLACED))
+HARMFUL = frozenset((StartFlawKind.REUSED, StartFlawKind.AHEAD, StartFlawKind.MISPLACED, StartFlawKind.ENDLESS))
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ class StartVerdict:
                     gone[loss.channel] = gone.get(loss.channel, Ranges()) | loss.sequences
             intact = f", with intact messages: {name_ranges(gone)}" if gone else ""
             parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first{intact}")
+        removed = [each for each in self.forecast.destroys if each.how is Harm.REMOVED]
+        if removed and not lost:
+            gone = {each.channel: each.sequences for each in removed}
+            parts.append(f"remove messages by its limits: {name_ranges(gone)}")
         if anew := [loss for loss in self.forecast.destroys if loss.how is Harm.ANEW]:
             where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
             held = name_ranges({loss.channel: loss.sequences for loss in anew})
@@ -226,7 +231,7 @@ def _flaws(
     wanted = outcome.intact - hidden
     yield from _end_flaws(outcome, shown, anew=anew)
     if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
-        yield StartFlaw(StartFlawKind.CRASH, name, shown.lookups.failing)
+        yield StartFlaw(StartFlawKind.CRASH, name, Ranges.of([(shown.stalls_at, shown.stalls_at)]))
         return
     if outcome.older:
         older = ", then ".join(describe_ranges(each, 4) for each in outcome.older)
@@ -258,6 +263,8 @@ def _flaws(
             yield StartFlaw(StartFlawKind.ALONE, name, unread)
     if shown.overlaid:
         yield StartFlaw(StartFlawKind.OVERLAID, name, shown.overlaid)
+    if shown.endless:
+        yield StartFlaw(StartFlawKind.ENDLESS, name, Ranges(), shown.endless)
     if shown.misplaces:
         yield StartFlaw(StartFlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
 

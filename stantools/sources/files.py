@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from stantools.escaping import shell_word
+from stantools.sources import sql
 from stantools.sources.source import (
     NAME_STORE,
     ArchiveFormat,
@@ -37,12 +38,6 @@ _ARCHIVES: Final = (
 #: formats that are named but not read
 _NOT_READ: Final = ("7z", "lz4")
 _COMPRESSED_TARS: Final = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_SQL_WORDS: Final = ("--", "/*", "create ", "insert ", "drop ", "set ", "begin", "pragma ", "use ", "lock tables")
-_SQLITE: Final = b"SQLite format 3\0"
-_SQL_REMEDY: Final = (
-    "stantools reads file stores only. Load it into its database, and start nats-streaming-server with -st SQL on "
-    "that: it serves the channels to clients, which can publish them to a server with -st FILE"
-)
 _SCHEMES: Final = ("nats:", "tls:", "ws:", "wss:", "http:", "https:")
 _SPECIAL: Final = {
     stat.S_IFIFO: "a pipe",
@@ -60,6 +55,16 @@ def _recognise_inner(facts: PathFacts) -> RecognisedPath | None:
                 return replace(found, inner=str(facts.path.relative_to(file)))
             break
     return None
+
+
+def _recognise_schema(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises one of several stores in a dump: `FILE?schema=NAME`."""
+    file, schema = sql.file_of(facts.path)
+    if facts.mode or not schema or not is_file(file):
+        return None
+    inner = PathFacts(file)
+    found = _recognise_archive(inner) or sql.recognise_sql(inner)
+    return replace(found, path=facts.path) if found and found.kind is sql.DUMP else None
 
 
 def _recognise_url(facts: PathFacts) -> RecognisedPath | None:
@@ -123,8 +128,8 @@ def _recognise_archive(facts: PathFacts) -> RecognisedPath | None:
     name, unpack = found
     inner = unpacked_head(path, name)
     if inner is not None and not _is_tar(inner):
-        if _is_sql(inner) or ".sql" in path.suffixes:
-            return RecognisedPath(SQL_DUMP, path, f" ({name})", _SQL_REMEDY)
+        if sql.is_sql(inner) or ".sql" in path.suffixes:
+            return sql.dump_of(path, name)
         if any(inner) or not path.name.lower().endswith(_COMPRESSED_TARS):
             return RecognisedPath(COMPRESSED, path, f" ({name})", "unpack it, and name the unpacked directory")
     to = shell_word(f"{_stem(path)}.unpacked")
@@ -163,11 +168,6 @@ def _is_tar(head: bytes) -> bool:
     return False
 
 
-def _is_sql(head: bytes) -> bool:
-    text = head.decode("latin-1").lstrip("\xef\xbb\xbf \t\r\n").lower()
-    return text.startswith(_SQL_WORDS) and "\0" not in text
-
-
 def _stem(path: Path) -> str:
     name = path.name
     for suffix in (*_COMPRESSED_TARS, path.suffix):
@@ -180,14 +180,6 @@ def _open_archive(found: RecognisedPath, request: SourceRequest) -> Source:
     from stantools.sources.archived_store import open_archive
 
     return open_archive(found, request)
-
-
-def _recognise_sql(facts: PathFacts) -> RecognisedPath | None:
-    if facts.head.startswith(_SQLITE):
-        return RecognisedPath(SQLITE, facts.path, "", _SQL_REMEDY)
-    if facts.path.suffix.lower() == ".sql" or _is_sql(facts.head):
-        return RecognisedPath(SQL_DUMP, facts.path, "", _SQL_REMEDY)
-    return None
 
 
 def _recognise_file(facts: PathFacts) -> RecognisedPath | None:
@@ -205,9 +197,11 @@ ARCHIVE = SourceKind("is an archive", _recognise_archive, _open_archive)
 ARCHIVE_PART = SourceKind("is a part of an archive", _recognise_inner, _open_archive)
 OTHER_ARCHIVE = SourceKind("is an archive", _recognise_archive)
 COMPRESSED = SourceKind("is a compressed file", _recognise_archive)
-SQL_DUMP = SourceKind("is a SQL dump", _recognise_sql)
-SQLITE = SourceKind("is an SQLite database", _recognise_sql)
+SCHEMA = SourceKind("is a SQL dump", _recognise_schema)
 FILE = SourceKind("is a file, expected the directory of a file store", _recognise_file)
 
 #: kinds of a path that is no directory, in the order in which they are tried
-KINDS: Final = (URL, ARCHIVE_PART, MISSING, SPECIAL, FILE_OF_STORE, ARCHIVE, SQLITE, FILE)
+KINDS: Final = (
+    *(sql.DATABASE, URL, ARCHIVE_PART, SCHEMA, MISSING, SPECIAL, FILE_OF_STORE, ARCHIVE),
+    *(sql.DUMP, FILE),
+)

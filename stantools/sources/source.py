@@ -23,6 +23,7 @@ from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
 
 if TYPE_CHECKING:
+    from stantools.sqlstore.sql_store import SqlStore
     from stantools.streamfiles.directory import StoredStream
 
 #: account of streams on servers without accounts, and in backups, which do not tell it
@@ -164,6 +165,8 @@ class Source:
     datastore: Datastore | None = None
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
     streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
+    sql: SqlStore | None = None  #: a database or a dump of one
+    convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -183,12 +186,18 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
-        if self.streams:
+        if self.streams or self.sql:
             return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 
     def store(self, why: str = "") -> Datastore:
-        """Returns the file store, also that of a node; `why` tells the user the reason for needing one."""
+        """Returns the file store, also that of a node; `why` tells the user the reason for needing one.
+
+        Of a SQL store it is a private copy of its intact content.
+        """
+        if self.sql and self.datastore is None:
+            assert self.convert
+            self.datastore = self.convert()
         if self.datastore is None:
             node = self.nodes[0]
             if node.data is None:
@@ -214,6 +223,9 @@ class Source:
                 f"{self.path}: is an archive, which is never changed",
                 f"unpack it, and change the copy: `{self.unpack}`",
             )
+        if self.sql and not {Capability.OVERVIEW, Capability.SURVEY, Capability.FORECAST} & set(uses):
+            self.sql.tolerant = Capability.SALVAGE in uses
+            self.flaws += self.sql.left_out()
         for each in uses:
             if each not in self.found.kind.capabilities:
                 if each is Capability.HISTORY:

@@ -112,6 +112,11 @@ class Ranges:
         at = bisect_right(self._first, last) - 1
         return at >= 0 and first <= self._last[at]
 
+    def covers(self, first: int, last: int) -> bool:
+        """Returns whether all sequences of a range are in the set."""
+        at = bisect_right(self._first, first) - 1
+        return at >= 0 and last <= self._last[at]
+
     def __or__(self, other: Ranges) -> Ranges:
         return Ranges.union((self, other))
 

@@ -42,6 +42,8 @@ class ReadOptions:
     #: the server's key, or None to leave payloads as they are stored
     encryption_key: bytes | None = field(default=None, repr=False)
     accept_unreadable: bool = False  #: continue without the files that this user is not permitted to read
+    sql_driver: str | None = None  #: `mysql` or `postgres`, for a database whose address does not tell
+    sql_password: bytes | None = field(default=None, repr=False)  #: password of a database
 
 
 def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:

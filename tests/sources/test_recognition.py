@@ -15,6 +15,7 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.sources import directories, files
 from stantools.sources import jetstream as jetstream_kinds
+from stantools.sources import sql as sql_kinds
 from stantools.sources.door import open_source, recognise
 from stantools.sources.source import Capability, SourceKind
 from stantools.store.directory import open_datastore
@@ -115,7 +116,7 @@ def test_compressed_files_that_are_no_archives(place: Path) -> None:
     Path("one.gz").write_bytes(gzip.compress(b"a log of a server\n" * 100))
     assert recognise(Path("one.gz")).kind is files.COMPRESSED
     Path("two.gz").write_bytes(gzip.compress(b"-- dump\nCREATE TABLE Messages (id INTEGER);\n"))
-    assert recognise(Path("two.gz")).kind is files.SQL_DUMP
+    assert recognise(Path("two.gz")).kind is sql_kinds.DUMP
     Path("cut.tgz").write_bytes(gzip.compress(os.urandom(4000))[:30])
     assert recognise(Path("cut.tgz")).kind in (files.ARCHIVE, files.COMPRESSED)
 
@@ -123,9 +124,9 @@ def test_compressed_files_that_are_no_archives(place: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (b"-- MySQL dump 10.13\n", files.SQL_DUMP),
-        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", files.SQL_DUMP),
-        (b"SQLite format 3\0" + bytes(84), files.SQLITE),
+        (b"-- MySQL dump 10.13\n", sql_kinds.DUMP),
+        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", sql_kinds.DUMP),
+        (b"SQLite format 3\0" + bytes(84), sql_kinds.SQLITE),
         (b"\x28\xb5\x2f\xfd" + bytes(30), files.ARCHIVE),
         (b"hello", files.FILE),
         (b"", files.FILE),

@@ -12,6 +12,7 @@ from stantools.inspection.catalogue.difference_codes import DIFFERENCES
 from stantools.inspection.catalogue.finding_code import FindingCode as FindingCode
 from stantools.inspection.catalogue.message_codes import INDEXES, SEQUENCES, SLICES
 from stantools.inspection.catalogue.node_codes import RAFT
+from stantools.inspection.catalogue.sql_codes import SQL
 from stantools.inspection.catalogue.store_codes import LOGS, STORE
 from stantools.inspection.findings import Finding, Severity
 
@@ -23,6 +24,7 @@ GROUPS: dict[str, tuple[FindingCode, ...]] = {
     "Indexes": INDEXES,
     "Sequences and subjects": SEQUENCES,
     "Raft logs and snapshots of clustered nodes": RAFT,
+    "SQL stores": SQL,
     "Differences": DIFFERENCES,
 }
 

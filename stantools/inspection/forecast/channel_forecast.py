@@ -111,6 +111,8 @@ class ChannelForecast:
     overlaid: Ranges = field(default_factory=Ranges)
     #: The current slice holds more records than sequences: messages published next are not found in it.
     misplaces: bool = False
+    #: When the server begins to search for a message for ever, in words; "" if it does not (SQL stores).
+    endless: str = ""
     subscriptions: SubscriberList = NO_SUBSCRIPTIONS  #: recovered subscriptions by id
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:

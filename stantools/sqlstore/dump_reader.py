@@ -1,0 +1,243 @@
+"""A dump as the tables of a store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError, readable
+from stantools.escaping import escape, shell_word
+from stantools.sqlstore.dump import Dump, DumpFacts, DumpTable, Rows
+from stantools.sqlstore.literals import Notation, Token
+from stantools.sqlstore.message_scan import MessageScan
+from stantools.sqlstore.tables import (
+    COLUMNS,
+    ChannelRow,
+    ClientsRow,
+    LockRow,
+    MessageRow,
+    PendingRow,
+    ServerRow,
+    StoreTables,
+    SubscriptionsRow,
+)
+
+Read = Callable[[int], bytes]
+_Integer = Callable[[Token], int]
+
+
+class DumpReader:
+    """The tables of the store in a dump; `opened` opens the dump from its beginning."""
+
+    def __init__(
+        self, path: Path, opened: Callable[[], AbstractContextManager[Read]], schema: str | None = None
+    ) -> None:
+        self.path, self._opened = path, opened
+        self._tables: dict[bytes, StoreTables] = defaultdict(StoreTables)
+        self._scans: dict[bytes, MessageScan] = defaultdict(MessageScan)
+        self.facts = self._read_all()
+        self.schema = self._chosen(schema)
+        self.tables = self._tables[self.schema]
+        self.scan = self._scans[self.schema]
+        defined = any(each.schema == self.schema for each in self.facts.tables)
+        #: tables that are not in the dump; without definitions, empty tables are not either, and none is named
+        self.missing = sorted(each.decode() for each in set(COLUMNS) - self._present(self.schema) if defined)
+
+    @property
+    def flaws(self) -> list[str]:
+        return self.facts.flaws
+
+    @property
+    def driver(self) -> str:
+        return "postgres" if self.facts.postgres else "mysql"
+
+    def _read_all(self) -> DumpFacts:
+        with self._opened() as read:
+            dump = Dump(str(self.path), read, COLUMNS)
+            for rows in dump.rows():
+                schema, table = rows.name
+                if table == b"messages":
+                    self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                else:
+                    getattr(self._tables[schema], _FIELDS[table]).extend(self._flawless(_ROWS[table](rows), dump))
+        return dump.facts
+
+    def _flawless(self, rows: Iterator[Any], dump: Dump) -> Iterator[Any]:
+        """Yields rows; a value that is none of its column's type ends them with a flaw."""
+        try:
+            yield from rows
+        except (ValueError, LookupError) as problem:
+            dump.facts.flaws.append(f"a row with a value that is none of its column: {problem}")
+
+    def _present(self, schema: bytes) -> set[bytes]:
+        facts = self.facts
+        return {name.table for name in (*facts.tables, *facts.with_rows) if name.schema == schema} & set(COLUMNS)
+
+    def _chosen(self, wanted: str | None) -> bytes:
+        """Returns the schema with the store; the one with all tables, if there are several with some."""
+        facts = self.facts
+        schemas = sorted({name.schema for name in (*facts.tables, *facts.with_rows) if name.table in COLUMNS})
+        if wanted is not None:
+            if wanted.encode() in schemas:
+                return wanted.encode()
+            raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", _named(schemas))
+        some = [each for each in schemas if {b"channels", b"messages"} & self._present(each)]
+        whole = [each for each in schemas if len(self._present(each)) == len(COLUMNS)]
+        found = whole or some
+        if not found:
+            raise NotAStoreError(
+                f"{self.path}: is a SQL dump without the tables of a NATS Streaming store (Messages, Channels, …)",
+                "name the dump of the database that the server was started with (-sql_source)",
+            )
+        if len(found) > 1:
+            word = shell_word(f"{self.path}?schema={found[0].decode(errors='replace')}")
+            raise UsageError(f"{self.path}: holds several stores: {_named(found)}", f"name one, as in {word}")
+        return found[0]
+
+    def messages(self) -> Iterator[list[MessageRow]]:
+        """Yields the rows of table Messages in the order of the dump, which is read again."""
+        with self._opened() as read:
+            dump = Dump(str(self.path), read, COLUMNS)
+            for rows in dump.rows({DumpTable(self.schema, b"messages")}):
+                yield list(self._flawless(message_rows(rows), dump))
+
+
+def _named(schemas: Sequence[bytes]) -> str:
+    return ", ".join(escape(each.decode(errors="surrogateescape")) or "(no name)" for each in schemas) or "none"
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[Read]:
+    with readable(path), path.open("rb") as file:
+        yield file.read
+
+
+class _Columns:
+    """Reads the cells of rows by the names of their columns."""
+
+    def __init__(self, rows: Rows) -> None:
+        names = rows.columns or COLUMNS[rows.name.table]
+        self._places = {name: place for place, name in enumerate(names)}
+        self._notation: Notation = rows.notation
+        self._charset = rows.charset
+
+    def place(self, name: bytes) -> int:
+        try:
+            return self._places[name]
+        except KeyError:
+            raise StoreUnreadableError(
+                f"the dump's table has no column {name.decode()}", "the table is that of another program"
+            ) from None
+
+    def integer(self, row: tuple[Token, ...], name: bytes) -> int:
+        return self._notation.integer(row[self.place(name)]) or 0
+
+    def optional(self, row: tuple[Token, ...], name: bytes) -> int | None:
+        return self._notation.integer(row[self.place(name)])
+
+    def flag(self, row: tuple[Token, ...], name: bytes) -> bool:
+        return self._notation.flag(row[self.place(name)])
+
+    def binary(self, row: tuple[Token, ...], name: bytes) -> bytes | None:
+        """Returns bytes; a column that the table does not have is NULL (Clients.proto before 0.10)."""
+        place = self._places.get(name)
+        return None if place is None else self._notation.binary(row[place])
+
+    def text(self, row: tuple[Token, ...], name: bytes) -> bytes | None:
+        """Returns text in UTF-8, as the server gets it."""
+        content = self._notation.content(row[self.place(name)])
+        if content is None or self._charset == "utf-8":
+            return content
+        return content.decode(self._charset, "surrogateescape").encode("utf-8", "surrogateescape")
+
+
+def message_rows(rows: Rows) -> Iterator[MessageRow]:
+    columns = _Columns(rows)
+    places = [columns.place(each) for each in COLUMNS[b"messages"]]
+    number, binary = rows.notation.integer, rows.notation.binary
+    ident, seq, timestamp, size, data = places
+    for row in rows.rows:
+        yield MessageRow(
+            number(row[ident]) or 0, number(row[seq]) or 0, number(row[timestamp]), number(row[size]), binary(row[data])
+        )
+
+
+def _server_rows(rows: Rows) -> Iterator[ServerRow]:
+    read = _Columns(rows)
+    for row in rows.rows:
+        yield ServerRow(read.text(row, b"id"), read.binary(row, b"proto"), read.optional(row, b"version"))
+
+
+def _client_rows(rows: Rows) -> Iterator[ClientsRow]:
+    read = _Columns(rows)
+    for row in rows.rows:
+        yield ClientsRow(read.text(row, b"id") or b"", read.text(row, b"hbinbox"), read.binary(row, b"proto"))
+
+
+def _channel_rows(rows: Rows) -> Iterator[ChannelRow]:
+    read = _Columns(rows)
+    number = read.integer
+    for row in rows.rows:
+        yield ChannelRow(
+            number(row, b"id"),
+            read.text(row, b"name") or b"",
+            number(row, b"maxseq"),
+            number(row, b"maxmsgs"),
+            number(row, b"maxbytes"),
+            number(row, b"maxage"),
+            read.flag(row, b"deleted"),
+        )
+
+
+def _subscription_rows(rows: Rows) -> Iterator[SubscriptionsRow]:
+    read = _Columns(rows)
+    number = read.integer
+    for row in rows.rows:
+        yield SubscriptionsRow(
+            number(row, b"id"),
+            number(row, b"subid"),
+            number(row, b"lastsent"),
+            read.binary(row, b"proto"),
+            read.flag(row, b"deleted"),
+        )
+
+
+def _pending_rows(rows: Rows) -> Iterator[PendingRow]:
+    read = _Columns(rows)
+    number = read.integer
+    for row in rows.rows:
+        yield PendingRow(
+            number(row, b"subid"),
+            number(row, b"row"),
+            number(row, b"seq"),
+            number(row, b"lastsent"),
+            read.binary(row, b"pending"),
+            read.binary(row, b"acks"),
+        )
+
+
+def _lock_rows(rows: Rows) -> Iterator[LockRow]:
+    read = _Columns(rows)
+    for row in rows.rows:
+        yield LockRow(read.text(row, b"id") or b"", read.integer(row, b"tick"))
+
+
+_ROWS: Final[dict[bytes, Callable[[Rows], Iterator[Any]]]] = {
+    b"serverinfo": _server_rows,
+    b"clients": _client_rows,
+    b"channels": _channel_rows,
+    b"subscriptions": _subscription_rows,
+    b"subspending": _pending_rows,
+    b"storelock": _lock_rows,
+}
+_FIELDS: Final = {
+    b"serverinfo": "server",
+    b"clients": "clients",
+    b"channels": "channels",
+    b"subscriptions": "subscriptions",
+    b"subspending": "pending",
+    b"storelock": "lock",
+}

@@ -1,0 +1,46 @@
+"""Golden SQL stores as tests use them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stantools.notation import parse_duration
+from stantools.sqlstore.dump_reader import DumpReader, opened_file
+from stantools.sqlstore.sql_store import SqlStore
+from stantools.store.limits import ChannelLimits, StoreLimits
+from tests.goldenstores import unpacked
+
+CASES = sorted(path.name for path in (unpacked() / "sql").iterdir())
+
+
+def expected(golden_sql: Path, case: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((golden_sql / case / "expected.json").read_bytes())
+    return found
+
+
+def read(path: Path) -> DumpReader:
+    return DumpReader(path, partial(opened_file, path))
+
+
+def opened(path: Path) -> SqlStore:
+    reader = read(path)
+    return SqlStore(str(path), reader, reader.flaws, reader.missing)
+
+
+def limits(options: dict[str, Any]) -> StoreLimits:
+    age = parse_duration(options["max_age"])
+    names = ("max_msgs", "max_bytes", "max_subs")
+    return StoreLimits(channel=ChannelLimits(max_age_ns=age, **{name: options[name] for name in names}))
+
+
+def with_arguments(options: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
+    """Returns the options with those of a command line."""
+    found, words = dict(options), list(arguments)
+    while words:
+        name, equals, value = words.pop(0).lstrip("-").partition("=")
+        value = value if equals else words.pop(0)
+        found[name] = value == "true" if value in ("true", "false") else value if name == "max_age" else int(value)
+    return found

@@ -1,0 +1,102 @@
+"""Databases read live: the golden dumps loaded into servers, a snapshot while a writer runs, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import NotAStoreError, StantoolsError
+from stantools.sqlstore.address import is_address, parse_address
+from stantools.sqlstore.database import DatabaseReader
+from tests.sqlstore.cases import CASES, expected, opened
+from tests.sqlstore.databases import Database, available
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("mysql://u:p%40w@h:3307/db", "mysql://u@h:3307/db"),
+        ("mariadb:/u:a/b@c@h/db", "mysql://u@h/db"),
+        ("postgres://u:p@h/db?sslmode=disable&schema=stan", "postgres://u@h/db?schema=stan"),
+        ("u:p:w@tcp(h:3306)/db?readTimeout=5s", "mysql://u@h/db"),
+        ("u:p@unix(/run/s)/db", "mysql://u@localhost/db"),
+        ("dbname=db host=h port=5433 user=u password='p w' readTimeout=5s", "postgres://u@h:5433/db"),
+    ],
+)
+def test_addresses_are_shown_without_their_password(text: str, shown: str) -> None:
+    assert is_address(text)
+    address = parse_address(text)
+    assert address.shown == shown
+    assert address.password
+    assert address.password not in repr(address)
+    assert not {"readTimeout", "writeTimeout"} & {name for name, _ in address.parameters}
+
+
+@pytest.fixture(scope="module", params=["mysql", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    if not available(request.param):
+        pytest.skip(f"no server of {request.param} here (Debian: mariadb-server, postgresql)")
+    folder = tmp_path_factory.mktemp("db")
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(0o755)
+    with Database(request.param, folder).started() as found:
+        yield found
+
+
+def reader(database: Database, name: str) -> DatabaseReader:
+    return DatabaseReader(parse_address(database.url(name)))
+
+
+def content(found: Any) -> dict[str, Any]:
+    tables = {name: sorted(map(repr, rows)) for name, rows in asdict(found.tables).items()}
+    scans = {
+        number: (each.rows, each.size, each.intact(None).as_json()) for number, each in found.scan.channels.items()
+    }
+    return {**tables, "messages": scans}
+
+
+@pytest.mark.slow
+def test_live_rows_are_those_of_the_dump(database: Database, golden_sql: Path) -> None:
+    for case in CASES:
+        facts = expected(golden_sql, case)
+        if facts["database"]["driver"] != database.driver:
+            continue
+        database.load("golden", golden_sql / case / "dump.sql")
+        after = facts.get("after_load") or ()
+        for statement in (after,) if isinstance(after, str) else after:
+            database.run("golden", statement.replace("<db>", "golden"))
+        live = reader(database, "golden")
+        try:
+            assert content(live) == content(opened(golden_sql / case / "dump.sql")), case
+        finally:
+            live.close()
+
+
+@pytest.mark.slow
+def test_a_snapshot_does_not_change(database: Database, golden_sql: Path) -> None:
+    database.load("moving", golden_sql / f"{database.driver[0]}_basic" / "dump.sql")
+    live = reader(database, "moving")
+    try:
+        before = len(live.tables.channels)
+        database.run("moving", "DELETE FROM Messages WHERE seq > 2")
+        database.run("moving", "DELETE FROM Channels")
+        messages = sum(len(rows) for rows in live.messages())
+        assert before
+        assert messages == sum(each.rows for each in live.scan.channels.values()) > 4
+    finally:
+        live.close()
+
+
+@pytest.mark.slow
+def test_refusals_name_the_database_and_no_password(database: Database) -> None:
+    name = "mysql" if database.driver == "mysql" else "postgres"
+    with pytest.raises(NotAStoreError, match="no tables of a NATS Streaming store"):
+        reader(database, name)
+    url = database.url("nowhere").replace("@", ":secret@")
+    with pytest.raises(StantoolsError, match="nowhere") as raised:
+        DatabaseReader(parse_address(url))
+    assert "secret" not in str(raised.value)

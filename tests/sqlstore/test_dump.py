@@ -1,0 +1,134 @@
+"""Dumps in any form, cut anywhere, and files that are none."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError
+from stantools.sources.door import open_source
+from stantools.sqlstore.dump import Dump
+from stantools.sqlstore.literals import COPY, MYSQL, POSTGRES, POSTGRES_OLD
+from stantools.sqlstore.tables import COLUMNS
+from tests.sqlstore.cases import opened, read
+
+_MYSQL = {0: b"\\0", 10: b"\\n", 13: b"\\r", 26: b"\\Z", 34: b'\\"', 39: b"\\'", 92: b"\\\\"}
+_COPY = {8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 92: b"\\\\"}
+
+
+def mysql(data: bytes) -> bytes:
+    return b"'" + b"".join(_MYSQL.get(each, bytes([each])) for each in data) + b"'"
+
+
+def escaped_bytea(data: bytes) -> bytes:
+    """The text of bytes with bytea_output=escape."""
+    return b"".join(b"\\\\" if each == 92 else bytes([each]) if 32 <= each < 127 else b"\\%03o" % each for each in data)
+
+
+def copied(text: bytes) -> bytes:
+    return b"".join(_COPY.get(each, bytes([each])) for each in text)
+
+
+@given(st.binary(max_size=60))
+def test_values_are_read_as_they_were_written(data: bytes) -> None:
+    assert MYSQL.binary(mysql(data)) == MYSQL.binary(b"_binary " + mysql(data)) == data
+    assert MYSQL.binary(mysql(data).replace(b"\\'", b"''")) == data
+    assert MYSQL.binary(b"0x" + data.hex().encode()) == MYSQL.binary(b"X'" + data.hex().encode() + b"'") == data
+    hexed, text = b"\\x" + data.hex().encode(), escaped_bytea(data)
+    assert POSTGRES.binary(b"'" + hexed + b"'") == COPY.binary(copied(hexed)) == data
+    assert POSTGRES.binary(b"'" + text.replace(b"'", b"''") + b"'") == COPY.binary(copied(text)) == data
+    doubled = text.replace(b"\\", b"\\\\").replace(b"'", b"''")
+    assert POSTGRES_OLD.binary(b"'" + doubled + b"'") == POSTGRES.binary(b"E'" + doubled + b"'") == data
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2**63), st.binary(max_size=80)), max_size=12), st.booleans(), st.booleans())
+def test_rows_do_not_depend_on_the_form(rows: list[tuple[int, bytes]], one: bool, quoted: bool) -> None:
+    name = b"`Messages`" if quoted else b"Messages"
+    written = [b"(1,%d,5,%d,%s)" % (seq, len(data), mysql(data)) for seq, data in rows]
+    head = b"INSERT INTO " + name + b" VALUES "
+    body = b"".join(head + each + b";\n" for each in written) if one else head + b",\n".join(written) + b";\n"
+    other = b"INSERT INTO other VALUES (1,'INSERT INTO Messages VALUES (1,2,3,4,\\'\\');\n');\n"
+    found = rows_of(other + (body if rows else b"") + other)
+    assert found == rows
+
+
+def rows_of(text: bytes) -> list[tuple[int, bytes]]:
+    dump = Dump("x.sql", io.BytesIO(text).read, COLUMNS)
+    found = []
+    for rows in dump.rows():
+        for _, seq, _, _, data in rows.rows:
+            found.append((rows.notation.integer(seq) or 0, rows.notation.binary(data) or b""))
+    assert not dump.facts.flaws
+    return found
+
+
+@pytest.mark.parametrize("case", ["m_basic", "p_basic", "m_mysql8_form", "p_bytea_escape"])
+def test_a_cut_dump_has_the_rows_before_the_cut(golden_sql: Path, case: str, tmp_path: Path) -> None:
+    content = (golden_sql / case / "dump.sql").read_bytes()
+    whole = opened(golden_sql / case / "dump.sql")
+    messages = {number: set(each.sequences.ranges) for number, each in whole.scan.channels.items()}
+    cut = tmp_path / "dump.sql"
+    begin = content.lower().rindex(b"messages", 0, content.lower().index(b"serverinfo"))
+    for end in range(begin, len(content) - 80, max(1, (len(content) - begin) // 12)):
+        cut.write_bytes(content[:end])
+        found = opened(cut)
+        for number, each in found.scan.channels.items():
+            assert each.last <= max(last for _, last in messages[number])
+            assert not each.faulty
+        assert found.flaws
+
+
+def test_a_dump_is_read_compressed(golden_sql: Path, tmp_path: Path) -> None:
+    zipped = tmp_path / "dump.sql.gz"
+    zipped.write_bytes(gzip.compress((golden_sql / "m_basic" / "dump.sql").read_bytes()))
+    source = open_source(zipped)
+    assert source.sql
+    assert source.sql.channels.keys() == opened(golden_sql / "m_basic" / "dump.sql").channels.keys()
+
+
+def test_one_of_several_stores_is_named(golden_sql: Path, tmp_path: Path) -> None:
+    content = (golden_sql / "p_basic" / "dump.sql").read_bytes()
+    dump = tmp_path / "two.sql"
+    dump.write_bytes(content + content.replace(b"public.", b"other."))
+    with pytest.raises(UsageError, match="several stores: other, public"):
+        read(dump)
+    source = open_source(Path(f"{dump}?schema=other"))
+    assert source.sql
+    assert source.sql.scan.channels
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b"CREATE TABLE `users` (`id` int);\nINSERT INTO `users` VALUES (1);\n", NotAStoreError, "without the tables"),
+        ("CREATE TABLE `Messages` (`id` int);\n".encode("utf-16"), StoreUnreadableError, "re-encoded as UTF-16"),
+        (b"-- dump\nCREATE TABLE Messages (a int);INSERT INTO Messages VALUES (1);", StoreUnreadableError, "no column"),
+        (b"PGDMP\x01\x0e", NotAStoreError, "custom format"),
+        (b"SQLite format 3\0", NotAStoreError, "SQLite"),
+    ],
+)
+def test_other_files_are_named(content: bytes, kind: type[Exception], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "dump.sql"
+    path.write_bytes(content)
+    with pytest.raises(kind, match=words):
+        open_source(path)
+
+
+def test_a_changed_row_is_a_flaw_and_the_rest_is_read(golden_sql: Path, tmp_path: Path) -> None:
+    content = (golden_sql / "m_basic" / "dump.sql").read_bytes()
+    dump = tmp_path / "dump.sql"
+    shutil.copy(golden_sql / "m_basic" / "dump.sql", dump)
+    place = content.index(b"INSERT INTO `Messages`")
+    row = content.index(b"\n(", place) + 1
+    dump.write_bytes(content[:row] + b"(1,oops" + content[row:])
+    found = opened(dump)
+    assert len(found.flaws) == 1
+    assert str(row) in found.flaws[0]
+    assert found.tables.server
