@@ -99,6 +99,7 @@ class ReadAllowance:
     bytes: int | None = None  #: bytes of data files, about; at least one message is taken
     rows: int | None = None
     files: int | None = None
+    whole: ReadAllowance | None = None  #: the budget of which it is a share
 
     @property
     def spent(self) -> bool:
@@ -107,16 +108,15 @@ class ReadAllowance:
 
     def share(self, shares: int) -> ReadAllowance:
         return ReadAllowance(
-            *(None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files))
+            *(None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files)), self
         )
-
-    def pairs(self, other: ReadAllowance) -> list[tuple[int | None, int | None]]:
-        return [(self.bytes, other.bytes), (self.rows, other.rows), (self.files, other.files)]
 
     def take(self, size: int, rows: int, files: int) -> None:
         self.bytes = None if self.bytes is None else self.bytes - size
         self.rows = None if self.rows is None else self.rows - rows
         self.files = None if self.files is None else self.files - files
+        if self.whole:
+            self.whole.take(size, rows, files)
 
 
 class GrowingChannel:

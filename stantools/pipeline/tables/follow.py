@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from stantools.errors import StoreUnreadableError
@@ -118,7 +118,6 @@ class TableFollower:
                 if self._frozen is not None and until is None:
                     continue
                 follower = self._follower(store, name)
-                positions[name] = at
                 if not follower.unchanged(at):
                     try:
                         found = follower.look(at, until)
@@ -127,6 +126,7 @@ class TableFollower:
                         continue
                     if found.end != at:
                         news.append(((store.root, name), found))
+                positions[name] = at
                 end.pass_over(store.root, follower.aside)
                 self.lag.add(follower.waiting)
             for name in positions.keys() - set(names):
@@ -204,32 +204,22 @@ class TableFollower:
     def _advance(self, news: list[tuple[tuple[str, str], ChannelNews]], end: Offsets, limit: Limit) -> None:
         """Advances the offsets over the new data, as far as the limit allows."""
         available = sum(each.channel.backlog(each.start) - each.channel.backlog(each.end) for _, each in news)
-        limited = limit.rows is not None or limit.files is not None
-        if limited or (limit.bytes is not None and available > limit.bytes):
-            news.sort(key=lambda each: (each[0] <= self._served, each[0]))
+        left = None
+        if (limit.rows, limit.files) != (None, None) or (limit.bytes is not None and available > limit.bytes):
             left = ReadAllowance(limit.bytes, limit.rows, limit.files)
-        else:
-            left = None
-        for number, (key, each) in enumerate(news):
-            root, name = key
+            news.sort(key=lambda each: (each[0] <= self._served, each[0]))
+        for number, ((root, name), each) in enumerate(news):
             reached = each.end
             if left is not None:
-                reached = each.start if left.spent else self._part(key, each, left.share(len(news) - number), left, end)
+                reached = each.start
+                if not left.spent:
+                    self._served = root, name
+                    try:
+                        reached = each.part(left.share(len(news) - number), self._limit(root, name))
+                    except StoreUnreadableError as error:
+                        end.note(root, name, error.message)
                 self.lag.add(each.channel.backlog(reached) - each.channel.backlog(each.end))
             end.stores[root][name] = reached
-
-    def _part(
-        self, key: tuple[str, str], each: ChannelNews, share: ReadAllowance, left: ReadAllowance, end: Offsets
-    ) -> ChannelPosition:
-        root, name = self._served = key
-        before = replace(share)
-        try:
-            reached = each.part(share, self._limit(root, name))
-        except StoreUnreadableError as error:
-            end.note(root, name, error.message)
-            return each.start
-        left.take(*(0 if a is None or b is None else a - b for a, b in before.pairs(share)))
-        return reached
 
     def _limit(self, root: str, name: str) -> ChannelPosition | None:
         """Returns the end of a channel that `freeze` made final, if it did."""
