@@ -266,7 +266,9 @@ class TableFollower:
     def _follower(self, store: StoreRef, name: str) -> ChannelFollower:
         followers = self._followers.setdefault(store.root, {})
         if name not in followers:
-            crc = self._crcs.setdefault(store.polynomial, Crc(store.polynomial))
+            if store.polynomial not in self._crcs:
+                self._crcs[store.polynomial] = Crc(store.polynomial)
+            crc = self._crcs[store.polynomial]
             followers[name] = ChannelFollower(store.root, name, crc, archived=self.archived)
         return followers[name]
 
