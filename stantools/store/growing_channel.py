@@ -107,9 +107,10 @@ class ReadAllowance:
         return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
 
     def share(self, shares: int) -> ReadAllowance:
-        return ReadAllowance(
-            *(None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files)), self
+        size, rows, files = (
+            None if left is None else -(-left // shares) for left in (self.bytes, self.rows, self.files)
         )
+        return ReadAllowance(size, rows, files, self)
 
     def take(self, size: int, rows: int, files: int) -> None:
         self.bytes = None if self.bytes is None else self.bytes - size
