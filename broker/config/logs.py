@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import logging
 import logging.handlers
@@ -58,9 +59,10 @@ _RETRY_SECONDS: Final = 1.0
 _MAX_WAITING: Final = 10_000
 
 
-def level_of(record: logging.LogRecord) -> tuple[str, int]:
-    """Returns the three letters of a record's level, and its priority in syslog."""
-    return next((label, priority) for limit, label, priority in _LEVELS if record.levelno >= limit)
+@functools.cache
+def level_of(level: int) -> tuple[str, int]:
+    """Returns the three letters of a level, and its priority in syslog."""
+    return next((label, priority) for limit, label, priority in _LEVELS if level >= limit)
 
 
 def plain_text(record: logging.LogRecord) -> str:
@@ -83,35 +85,35 @@ class LineFormatter(logging.Formatter):
         self._timestamps = timestamps
         self._zone = UTC if utc else None
         self._colours = colours
+        self._second = -1
+        self._second_text = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        level, _ = level_of(record)
+        level, _ = level_of(record.levelno)
         if self._colours:
             level = f"\x1b[{_COLOURS[level]}m{level}\x1b[0m"
         when = ""
         if self._timestamps:
-            when = datetime.fromtimestamp(record.created, self._zone).strftime("%Y/%m/%d %H:%M:%S.%f ")
+            second, microsecond = divmod(round(record.created * 1_000_000), 1_000_000)
+            if second != self._second:
+                self._second = second
+                self._second_text = datetime.fromtimestamp(second, self._zone).strftime("%Y/%m/%d %H:%M:%S")
+            when = f"{self._second_text}.{microsecond:06d} "
         line = f"[{os.getpid()}] {when}[{level}] {plain_text(record)}"
         if record.exc_info:
             line += f"\n{self.formatException(record.exc_info)}"
         return line
 
 
-class _Levels:
+def _is_no_debug_line(record: logging.LogRecord) -> bool:
     """A filter: tracing does not enable debug lines."""
-
-    def __init__(self, *, debug: bool) -> None:
-        self._debug = debug
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self._debug or record.levelno < logging.DEBUG or record.levelno >= logging.INFO
+    return not logging.DEBUG <= record.levelno < logging.INFO
 
 
 class LogFiles:
     """The log of a process. Raises ConfigurationError, with a text for stderr, if file or syslog are not available."""
 
     def __init__(self, options: LoggingOptions) -> None:
-        self._filters: dict[logging.Logger, _Levels] = {}
         self._handler = _handler(options)
         self._options = options
         self._attach(options)
@@ -139,8 +141,7 @@ class LogFiles:
     def close(self) -> None:
         for logger in (NATS, STREAMING):
             logger.removeHandler(self._handler)
-            if (levels := self._filters.pop(logger, None)) is not None:
-                logger.removeFilter(levels.filter)
+            logger.removeFilter(_is_no_debug_line)
             logger.setLevel(logging.NOTSET)
             logger.propagate = True
         self._handler.close()
@@ -153,8 +154,8 @@ class LogFiles:
         )
         for logger, debug, trace in wanted:
             logger.setLevel(TRACE if trace else logging.DEBUG if debug else logging.INFO)
-            self._filters[logger] = _Levels(debug=debug)
-            logger.addFilter(self._filters[logger].filter)
+            if trace and not debug:
+                logger.addFilter(_is_no_debug_line)
             logger.addHandler(self._handler)
             logger.propagate = False
 
@@ -219,6 +220,9 @@ class LogFile(_LosesFailedLines, logging.handlers.BaseRotatingHandler):
         if before is not None:
             before.close()
         return ""
+
+    def flush(self) -> None:
+        """Every line is written at once."""
 
     def shouldRollover(self, record: logging.LogRecord | None = None) -> bool:  # noqa: N802
         return bool(self._limit) and self._size() > self._next_limit
@@ -306,7 +310,7 @@ class _SyslogConnection(_LosesFailedLines, logging.handlers.SocketHandler):
             head = f"{when.isoformat(timespec='seconds')} {socket.gethostname()}"
         else:
             head = f"{when:%b} {when.day:2d} {when:%H:%M:%S}"
-        _, priority = level_of(record)
+        _, priority = level_of(record.levelno)
         return f"<{priority}>{head} {TAG}[{os.getpid()}]: {record.msg}\n".encode("utf-8", "backslashreplace")
 
 

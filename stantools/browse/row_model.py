@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.store.directory import SliceFiles
+from stantools.store.growing_channel import Sign
 from stantools.store.ranges import Ranges
 
 Positions = npt.NDArray[np.int64]
@@ -130,7 +131,7 @@ Piece = MessageStretch | ProvenMessage | RowNote
 @dataclass(frozen=True)
 class SliceParts:
     name: str  #: name of its data file, or of its index if there is no other
-    mark: tuple[int, ...]  #: sizes, inodes and times of its files, to detect a change
+    mark: tuple[Sign, ...]  #: state of its files, to detect a change; () for none
     pieces: tuple[Piece, ...]  #: in the order of the file
     exact: bool = True  #: the pieces are final, except for damage that only reading every record reveals
 

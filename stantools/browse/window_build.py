@@ -33,6 +33,7 @@ from stantools.inspection.survey import ChannelSurvey, NeighbourSequences, Slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.growing_channel import Sign, sign
 from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
@@ -44,18 +45,6 @@ _FIRST_SLICES, _LAST_SLICES = 128, 32
 #: A channel up to this number of bytes and slices is read completely when it is opened.
 SMALL_BYTES, SMALL_SLICES = 1 << 19, 32
 _MAX_RANGES = 3
-
-
-def mark_of(files: SliceFiles) -> tuple[int, ...]:
-    """Returns sizes, inodes and times of a slice's files, to detect a change; zeros for a missing one."""
-    values: list[int] = []
-    for path in (files.data, files.index):
-        try:
-            status = path.stat() if path else None
-        except OSError:
-            status = None
-        values += [status.st_size, status.st_ino, status.st_mtime_ns] if status else [0, 0, 0]
-    return tuple(values)
 
 
 def in_order(files: ChannelFiles) -> list[SliceFiles]:
@@ -149,10 +138,10 @@ class Builder:
         surveys = {each.files.name: each for each in (*survey.slices, *survey.lone_indexes)} if survey else {}
         parts = []
         for each in slices:
-            mark = mark_of(each)
+            mark: tuple[Sign, ...] = tuple(sign(path) if path else None for path in (each.data, each.index))
             have = known.get(each.name)
             found = surveys.get(each.name)
-            if found is not None and mark[::3] == (found.size, found.index.size):
+            if found is not None and [each[1] if each else 0 for each in mark] == [found.size, found.index.size]:
                 pieces = self._of_survey(found)
             elif have is not None and have.exact and have.mark == mark:
                 pieces = have.pieces

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
+import os
 import re
 import sys
 import time
@@ -73,7 +73,7 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
     from stantools.cli.opening import open_channel, open_source
     from stantools.inspection.stored_messages import MessageReader, Selection, follow
     from stantools.sources.source import Capability
-    from stantools.store.directory import ChannelFiles
+    from stantools.store.growing_channel import ANYWHERE, ChannelFollower, GrowingChannel
 
     source = open_source(store, read_options, Capability.MESSAGES, channels=[channel])
     opened = source.store("messages are printed from it")
@@ -93,27 +93,20 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
         options.pattern(),
     )
 
-    def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, opened.crc, key=opened.key, archived=options.archived)
-
-    reader = make_reader(files)
-    start = reader.last_sequence() if options.following else 0
+    reader = MessageReader(files, opened.crc, key=opened.key, archived=options.archived)
+    follower = ChannelFollower(os.fspath(files.path.parent), files.path.name, opened.crc)
+    at = follower.ask(GrowingChannel.latest) if options.following else ANYWHERE
+    newest = at.timestamp, at.sequence
     printer = _Printer(options, channel)
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
     with printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)
-            start = max(start, item.sequence)
+            newest = max(newest, (item.timestamp, item.sequence))
         if options.following:
             printer.flush()
-            added = follow(
-                functools.partial(opened.channel, channel),
-                make_reader,
-                start,
-                _wait,
-                selection.resolved(start),
-            )
-            for item in warnings.watch(added):
+            selection = selection.resolved(reader.last_sequence())
+            for item in warnings.watch(follow(reader, follower, at, newest, _wait, selection)):
                 printer.show(item)
                 printer.flush()
     return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN

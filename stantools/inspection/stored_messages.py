@@ -26,8 +26,10 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.growing_channel import ChannelFollower, ChannelPiece, LostRange
+from stantools.store.growing_slice import ChannelPosition
 from stantools.store.indexes import SliceIndex
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Bounds
 from stantools.store.resync import DamagedRange
 from stantools.store.slice_reader import open_slice, scan_slice
@@ -106,6 +108,15 @@ class MessageReader:
                 yield from self._slice(files, selection)
             return
         yield from self._tail(selection)
+
+    def read_piece(self, piece: ChannelPiece, selection: Selection) -> Iterator[StoredMessage | ReadProblem]:
+        """Iterates over the selected messages of a part of a slice, which may be new since the reader was made."""
+        assert piece.files.data is not None
+        try:
+            with mapped(piece.files.data) as data:
+                yield from self._scan(piece.files, data[: piece.end], selection, start=piece.start)
+        except StoreUnreadableError as error:
+            yield ReadProblem(piece.files.name, None, None, None, error.message)
 
     def _tail(self, selection: Selection) -> Iterator[StoredMessage | ReadProblem]:
         wanted = selection.tail or 0
@@ -316,29 +327,29 @@ def _matches(message: StoredMessage, selection: Selection) -> bool:
 
 
 def follow(
-    list_channel: Callable[[], ChannelFiles],
-    reader: Callable[[ChannelFiles], MessageReader],
-    after: int,
+    reader: MessageReader,
+    follower: ChannelFollower,
+    at: ChannelPosition,
+    after: tuple[int, int],
     wait: Callable[[], bool],
     selection: Selection,
-) -> Iterator[StoredMessage]:
-    """Iterates over the messages that a running server adds.
+) -> Iterator[StoredMessage | ReadProblem]:
+    """Iterates over the messages that a running server adds after a position, as soon as they are safe to read.
 
-    A record that is still being written is returned when it is complete. Damage is not reported: it may be a write
-    in progress. `after` is the last sequence returned before. `wait` waits for the next look, and returns False to
-    end.
+    `after` is timestamp and sequence of the last message that is known, which may be after the position. `wait` waits
+    for the next look, and returns False to end.
     """
-    seen: dict[int, int] = {}
-    while wait():
-        files = list_channel()
-        # Slices only ever grow at the end of the last one, until a new one is begun.
-        sizes = {each.number: each.data_size for each in files.slices}
-        files.slices = [each for each in files.slices if seen.get(each.number) != each.data_size]
-        seen = sizes
-        fresh = replace(selection, first=max(after + 1, selection.first or 0), tail=None)
-        for item in reader(files).read(fresh):
-            if isinstance(item, StoredMessage) and item.sequence > after:
-                after = item.sequence
-                yield item
-        if selection.last is not None and after >= selection.last:
-            return
+    fresh = replace(selection, tail=None)
+    while (selection.last is None or at.sequence < selection.last) and wait():
+        if follower.unchanged(at):
+            continue
+        news = follower.look(at)
+        for part in news.parts() if news.end != at or news.replaced else ():
+            if isinstance(part, LostRange):
+                detail = part.message.removeprefix(f"{part.root}/{part.channel}: ")
+                yield ReadProblem(part.file.rpartition("/")[2], None, None, None, detail)
+                continue
+            for item in reader.read_piece(part, fresh):
+                if isinstance(item, ReadProblem) or (item.timestamp, item.sequence) > after:
+                    yield item
+        at = news.end

@@ -6,8 +6,9 @@ A new directory is built in a hidden sibling of its final place:
         state.json    the marker: identifies the directory as ours, with the progress of the work
         content/      the future new directory
 
-`content` leaves by one rename. The marker identifies the remains of a killed run: the next run removes them or, if
-the new directory had already taken the old one's place, finishes the work. A lock on the partial directory
+`content` leaves by one rename. The hidden directory may also be beside another path, `near`, on the same file system:
+a nats-server reads the siblings of its streams. The marker identifies the remains of a killed run: the next run removes
+them or, if the new directory had already taken the old one's place, finishes the work. A lock on the partial directory
 distinguishes a killed run from a running one.
 """
 
@@ -38,7 +39,9 @@ _NAME_MAX = 255
 
 
 @contextmanager
-def new_directory(target: Path, *, untouched: str = "", mode_source: Path | None = None) -> Iterator[Path]:
+def new_directory(
+    target: Path, *, untouched: str = "", mode_source: Path | None = None, near: Path | None = None
+) -> Iterator[Path]:
     """Builds a new directory that appears under its name whole and durable, or not at all.
 
     The block fills the directory it is given. After the block everything in it is synced and it is renamed. An
@@ -49,8 +52,8 @@ def new_directory(target: Path, *, untouched: str = "", mode_source: Path | None
     writing there.
     """
     target = absolute(target)
-    _check_target(target)
-    with building(target, untouched) as content:
+    _check_target(target, near)
+    with building(target, untouched, near) as content:
         yield content
         with writing(target, untouched):
             if mode_source is not None:
@@ -64,8 +67,10 @@ def new_directory(target: Path, *, untouched: str = "", mode_source: Path | None
 
 
 @contextmanager
-def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
-    """Builds a directory that takes the place of an existing one, which is renamed to `backup`, a free sibling name.
+def replacement_directory(target: Path, backup: Path, *, near: Path | None = None) -> Iterator[Path]:
+    """Builds a directory that takes the place of an existing one, which is renamed to `backup`, a free name beside it.
+
+    With `near`, the backup is beside that path.
 
     At every moment the target is a whole directory, the old or the new one (where the system can exchange two
     directories; elsewhere there is a short moment with none, and the next run finishes the work). Permissions are
@@ -75,23 +80,24 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
     fails, and RefusedError if another run is writing there.
     """
     target, backup = absolute(target), absolute(backup)
-    finish_replacement(target)
+    finish_replacement(target, near)
     untouched = f"{target} is as it was"
     check_exchangeable(target)
-    if backup.parent != target.parent:
-        raise StoreUnwritableError(f"{backup}: is not beside {target}; {untouched}", "name a sibling of it")
+    if backup.parent != absolute(near or target).parent:
+        raise StoreUnwritableError(f"{backup}: is not beside {near or target}; {untouched}", "name a sibling of it")
     if os.path.lexists(backup):
         raise StoreUnwritableError(f"{backup}: exists already; {untouched}", "choose another name for the backup")
-    with building(target, untouched) as content:
+    with building(target, untouched, near) as content:
         yield content
         with writing(target, untouched):
             _adopt(content, target.stat())
             sync_tree(content)
             _mark(content.parent, {"old": identity(target), "backup": backup.name})
+            fsync_directory(backup.parent)  # the old content must not be in a directory whose name can be lost
             exchange(target, content)
 
 
-def finish_replacement(target: Path) -> Path | None:
+def finish_replacement(target: Path, near: Path | None = None) -> Path | None:
     """Finishes the work of a killed `replacement_directory` if the exchange had begun.
 
     Call it before any access to the target: on systems that cannot exchange directories, the name is absent between
@@ -99,20 +105,20 @@ def finish_replacement(target: Path) -> Path | None:
     StoreUnwritableError if it cannot be finished, and RefusedError if the other run is still running.
     """
     target = absolute(target)
-    partial = _partial_of(target)
+    partial = _partial_of(near or target)
     if "backup" not in _read_marker(partial):
         return None
     with _locked(partial, target):
         return conclude(partial, target)
 
 
-def clear_leftovers(target: Path) -> None:
+def clear_leftovers(target: Path, near: Path | None = None) -> None:
     """Removes the remains of a killed run beside a finished new directory.
 
     Remains that cannot be removed, or that belong to a running process, stay.
     """
     target = absolute(target)
-    partial = _partial_of(target)
+    partial = _partial_of(near or target)
     if partial.is_dir():
         with suppress(StoreUnwritableError, RefusedError), _locked(partial, target):
             conclude(partial, target)
@@ -167,22 +173,22 @@ def absolute(path: Path) -> Path:
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
-def _check_target(target: Path) -> None:
+def _check_target(target: Path, near: Path | None) -> None:
     """Checks that the target is vacant; if not, removes the remains of an earlier run beside it."""
     try:
         check_vacant(target)
     except StoreUnwritableError:
-        clear_leftovers(target)
+        clear_leftovers(target, near)
         raise
 
 
 @contextmanager
-def building(target: Path, untouched: str = "") -> Iterator[Path]:
-    """Makes a directory beside a target (without links) to build in.
+def building(target: Path, untouched: str = "", near: Path | None = None) -> Iterator[Path]:
+    """Makes a directory beside a target, or beside `near` (both without links), to build in.
 
     The block moves the result out, the rest is removed. Errors as of `new_directory`, also for `untouched`.
     """
-    partial = _partial_of(target)
+    partial = _partial_of(near or target)
     with writing(target, untouched):
         lock = _begin(partial, target)
     try:
@@ -240,6 +246,7 @@ def _has_name(descriptor: int, path: Path) -> bool:
 
 
 def _partial_of(target: Path) -> Path:
+    target = absolute(target)
     name = f".{target.name}{SUFFIX}"
     if len(os.fsencode(name)) > _NAME_MAX:
         name = f".{hashlib.sha256(os.fsencode(target.name)).hexdigest()}{SUFFIX}"
@@ -298,7 +305,7 @@ def conclude(partial: Path, target: Path) -> Path | None:
     backup = None
     if "backup" in state:
         with writing(target, f"the old and the new directory are {target} and the one in {partial}"):
-            backup = _finish(partial / CONTENT, target, target.with_name(str(state["backup"])), state.get("old"))
+            backup = _finish(partial / CONTENT, target, partial.with_name(str(state["backup"])), state.get("old"))
     _discard(partial)
     return backup
 
@@ -323,7 +330,7 @@ def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | No
     while os.path.lexists(backup):
         backup = backup.with_name(f"{backup.name}~")
     content.rename(backup)
-    fsync_directory(target.parent)
+    fsync_directory(backup.parent)
     return backup
 
 

@@ -75,9 +75,13 @@ def find_uses(
     if (pid := _holder(store)) not in (None, os.getpid()):
         uses.append(StoreUse("lock", f"process {pid} holds the lock of {store}", pid))
     uses += open_handles(store, _identities(store))
-    if not uses and quiet > 0:
-        uses += _recent_writes(store, quiet, sleep)
+    if not uses and quiet > 0 and (name := changing_file(store, quiet, sleep, _is_watched)):
+        uses.append(StoreUse("write", f"{name} is being written right now"))
     return uses
+
+
+def _is_watched(name: str) -> bool:
+    return name in _WATCHED_FILES or name.startswith("msgs.")
 
 
 def ft_lock_holder(store: Path) -> int | None:
@@ -223,36 +227,29 @@ def _writer_of(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator
             yield path
 
 
-def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) -> list[StoreUse]:
-    """Watches a store that has been written within `quiet` seconds; writes that have ended do not count."""
-    before = _snapshot(store)
+def changing_file(root: Path, quiet: float, sleep: Callable[[float], None], watched: Callable[[str], bool]) -> str:
+    """Watches the files of a directory if one was written within `quiet` seconds; returns one that changes, else "".
+
+    `watched` gets the name of a file.
+    """
+    before = _snapshot(root, watched)
     newest = max((changed for changed, _ in before.values()), default=0)
     if time.time() - newest / 1e9 >= quiet:
-        return []
+        return ""
     sleep(quiet)
-    after = _snapshot(store)
-    moved = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    return [StoreUse("write", f"{moved[0]} is being written right now")] if moved else []
+    after = _snapshot(root, watched)
+    return min((name for name in before.keys() | after.keys() if before.get(name) != after.get(name)), default="")
 
 
-def _snapshot(store: Path) -> dict[str, tuple[int, int]]:
-    """Time of change in nanoseconds and size of the files that a server writes, by relative path."""
-    found: dict[str, tuple[int, int]] = {}
-    pending = [store]
-    while pending:
-        directory = pending.pop()
-        try:
-            entries = list(os.scandir(directory))
-        except OSError:
-            continue
-        for entry in entries:
+def _snapshot(root: Path, watched: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
+    """Returns time of change in nanoseconds and size of files, by relative path."""
+    found = {}
+    for base, _, names in os.walk(root):
+        for name in filter(watched, names):
+            path = os.path.join(base, name)  # noqa: PTH118 (many of them)
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    if directory == store:
-                        pending.append(Path(entry.path))
-                elif entry.name in _WATCHED_FILES or entry.name.startswith("msgs."):
-                    status = entry.stat(follow_symlinks=False)
-                    found[os.path.relpath(entry.path, store)] = (status.st_mtime_ns, status.st_size)
+                status = os.lstat(path)
             except OSError:
-                continue  # removed between the two calls
+                continue  # removed meanwhile
+            found[os.path.relpath(path, root)] = (status.st_mtime_ns, status.st_size)
     return found

@@ -11,7 +11,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.migration.followed_store import FollowedStore
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.source import SourceOptions
-from stantools.store import mapping, safe_end
+from stantools.store import growing_slice, mapping
 from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import SubsLog
@@ -43,7 +43,7 @@ class Writer:
         for _ in range(30):
             self.publish()
         self.opened = 0
-        for module in (mapping, safe_end):
+        for module in (mapping, growing_slice):
             monkeypatch.setattr(module, "open_regular", self._before(mapping.open_regular))
 
     def publish(self) -> None:

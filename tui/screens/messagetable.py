@@ -16,6 +16,7 @@ from stantools.format.layout import Flag
 from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size
 from stantools.store.directory import ChannelFiles
+from stantools.store.growing_channel import Sign, sign
 from tui.cells import Cell, Role, time_text
 from tui.jobs import Job, JobState
 from tui.rows import RowSource, TableColumn
@@ -26,8 +27,8 @@ from tui.widgets.rowtable import RowTable
 
 #: Interval for looking at the files, in seconds.
 _WATCH = 0.4
-#: Differs whenever the files of a channel have changed; () if its directory is gone.
-_Signature = tuple[object, ...]
+#: Differs whenever the files of a channel have changed; begins with None if its directory is gone.
+_Signature = tuple[Sign, ...]
 _NOTE_ROLES: dict[RowNoteKind, Role] = {
     RowNoteKind.GAP: "warn",
     RowNoteKind.DAMAGE: "bad",
@@ -286,7 +287,7 @@ class MessageTable(RowTable):
         now = _signature(self._files)
         if now == self._stamp:
             return
-        if not now:
+        if now[0] is None:
             self._stamp = now
             self.state = "the channel's directory is gone; the rows read before are still shown"
         elif self.follows:
@@ -414,16 +415,6 @@ class MessageTable(RowTable):
 
 
 def _signature(files: ChannelFiles) -> _Signature:
-    try:
-        status = files.path.stat()
-    except OSError:
-        return ()
-    found: list[object] = [status.st_ino, status.st_mtime_ns]
     last = files.slices[-1] if files.slices else None
-    for path in (last.data, last.index) if last is not None else ():
-        try:
-            status = path.stat() if path is not None else status
-            found += [status.st_ino, status.st_mtime_ns, status.st_size]
-        except OSError:
-            found.append(None)
-    return tuple(found)
+    paths = (files.path, last.data, last.index) if last is not None else (files.path,)
+    return tuple(sign(path) if path else None for path in paths)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from stantools.migration.plan.choices import LoadMethod
-from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
+from stantools.migration.plan.fields import CONSUMER_FIELDS
 from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerKind,
@@ -26,6 +26,7 @@ from stantools.nats.stream_names import LONGEST, name_problem, reserved, subject
 from stantools.nats.subjects import SubjectOwners
 from stantools.notation import counted, format_duration
 from stantools.store.directory import subject_matches
+from stantools.streamfiles.stream_config import unknown_options
 
 _SHORTEST_AGE = 100_000_000
 _MANY_STREAMS = 500
@@ -127,10 +128,9 @@ def _settings(plan: MigrationPlan, stream: StreamPlan) -> Iterator[Remark]:
         text = "messages are renumbered, and their channel sequences are lost without headers"
         yield _warning(name, text, "set `origin_headers: yes`")
     version = plan.target.version
-    for field in STREAM_FIELDS:
-        if version and version[:2] < field.since and field.key in settings and field.key != "metadata":
-            present = ".".join(map(str, version))
-            text = f"{field.name} needs server {field.since[0]}.{field.since[1]}, the target has {present}"
+    for setting, since in unknown_options(settings, version) if version else ():
+        if setting != "metadata":
+            text = f"{setting} needs server {since}, the target has {'.'.join(map(str, version or ()))}"
             yield _warning(name, text + ": the server ignores it", "take it out")
 
 

@@ -34,6 +34,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_h
 from stantools import notation
 from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.notation import describe_ranges, format_duration, format_time
+from stantools.streamfiles.stream_config import (
+    BOOL,
+    BYTES,
+    CONSUMER_MEMBERS,
+    MAP,
+    NANOSECONDS,
+    STREAM_MEMBERS,
+    ConfigMember,
+)
 
 if TYPE_CHECKING:
     from stantools.migration.plan.document import PlanSection, Value
@@ -49,10 +58,8 @@ _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 SEQUENCE_LIMIT = 4_000_000
 NO_LIMIT = "unlimited"
 WIDTH = 110
-_MAX_I32 = (1 << 31) - 1
 _MAX_I64 = (1 << 63) - 1
 _MAX_U64 = (1 << 64) - 1
-_SECOND = 1_000_000_000
 
 
 # Values as text.
@@ -244,14 +251,6 @@ def _limit(parse: Callable[[str], int], write: Callable[[int], str] = str, none:
     return Codec(read, lambda limit: NO_LIMIT if limit == none else write(limit))
 
 
-def _count_limit(maximum: int) -> Codec:
-    return _limit(partial(parse_number, maximum=maximum))
-
-
-def _duration(minimum: int = 0) -> Codec:
-    return _parsed(partial(read_duration, minimum=minimum), format_duration)
-
-
 def _inline(fields: Sequence[PlanField]) -> Codec:
     return Codec(
         lambda value: read_record(value.section(), fields),
@@ -316,7 +315,6 @@ class PlanField:
     name: str = ""  #: name in a plan
     codec: Codec = TEXT
     key: str = ""  #: attribute, or name in the JetStream configuration, if it differs from `name`
-    since: tuple[int, int] = (2, 2)  #: first server version with the setting
     default: Any = NoDefault.UNSET  #: value of a missing line; a default is not written
     shown: bool = False  #: the default is written as well
     comment: str = ""  #: comment at the end of the line
@@ -357,47 +355,74 @@ def _codec_of(kind: Any) -> Codec | None:
     return _BY_TYPE.get(kind)
 
 
+def _member_codec(member: ConfigMember) -> Codec:
+    if member.choices:
+        return choice(*member.choices)
+    if member.json_type == BOOL:
+        return FLAG
+    if member.json_type == MAP:
+        return _TEXTS
+    least, most = int(member.least or 0), int(member.most or _MAX_I64)
+    read: Callable[[str], int] = partial(parse_number, minimum=least, maximum=most)
+    write: Callable[[int], str] = str
+    if member.unit == NANOSECONDS:
+        read, write = partial(read_duration, minimum=least), format_duration
+    elif member.unit == BYTES:
+        read, write = partial(read_size, maximum=most), format_size
+    return _parsed(read, write) if member.unlimited is None else _limit(read, write, member.unlimited)
+
+
+def _settings(members: Mapping[str, ConfigMember], *chosen: str | PlanField) -> tuple[PlanField, ...]:
+    """Returns the lines of members of a configuration, by name; a whole line differs from its member on purpose."""
+    return tuple(
+        PlanField(each.removeprefix("num_"), _member_codec(members[each]), each) if isinstance(each, str) else each
+        for each in chosen
+    )
+
+
 #: stream settings, in the order of the file
-STREAM_FIELDS: tuple[PlanField, ...] = (
+STREAM_FIELDS = _settings(
+    STREAM_MEMBERS,
     PlanField("description", _DESCRIPTION),
-    PlanField("storage", choice("file", "memory")),
-    PlanField("replicas", number(1, 5), key="num_replicas"),
+    "storage",
+    "num_replicas",
     PlanField("placement", _inline((PlanField("cluster"), PlanField("tags", _TAGS)))),
     PlanField("retention", Codec(_retention, str)),
-    PlanField("discard", choice("old", "new")),
-    PlanField("max_age", _limit(read_duration, format_duration, 0)),
-    PlanField("max_msgs", _count_limit(_MAX_I64)),
-    PlanField("max_bytes", _limit(read_size, format_size)),
-    PlanField("max_msgs_per_subject", _count_limit(_MAX_I64)),
-    PlanField("max_msg_size", _limit(partial(read_size, maximum=_MAX_I32), format_size)),
-    PlanField("max_consumers", _count_limit(_MAX_I32)),
-    PlanField("duplicate_window", _duration(_SECOND // 10)),
-    PlanField("compression", choice("none", "s2"), since=(2, 10)),
-    PlanField("allow_direct", FLAG),
-    PlanField("allow_rollup_hdrs", FLAG),
-    PlanField("deny_delete", FLAG),
-    PlanField("deny_purge", FLAG),
-    PlanField("metadata", _TEXTS, since=(2, 10)),
+    "discard",
+    "max_age",
+    "max_msgs",
+    "max_bytes",
+    "max_msgs_per_subject",
+    "max_msg_size",
+    "max_consumers",
+    "duplicate_window",
+    "compression",
+    "allow_direct",
+    "allow_rollup_hdrs",
+    "deny_delete",
+    "deny_purge",
+    "metadata",
 )
 
 #: consumer settings, in the order of the file
-CONSUMER_FIELDS: tuple[PlanField, ...] = (
+CONSUMER_FIELDS = _settings(
+    CONSUMER_MEMBERS,
     PlanField("description", _DESCRIPTION),
     PlanField("filter_subject", PATTERN),
     PlanField("deliver_subject", SUBJECT),
     PlanField("deliver_group", name("group")),
-    PlanField("ack_wait", _duration(1)),
-    PlanField("max_ack_pending", _count_limit(_MAX_I32)),
-    PlanField("max_deliver", _count_limit(_MAX_I32), default=-1),
+    "ack_wait",
+    "max_ack_pending",
+    PlanField("max_deliver", _member_codec(CONSUMER_MEMBERS["max_deliver"]), default=-1),
     PlanField("deliver_policy", choice("all"), default="all"),
     PlanField("ack_policy", choice("explicit"), default="explicit"),
-    PlanField("replay_policy", choice("instant", "original"), default="instant"),
-    PlanField("max_waiting", number(1, _MAX_I32)),
-    PlanField("replicas", number(0, 5), key="num_replicas"),
-    PlanField("inactive_threshold", _duration()),
-    PlanField("idle_heartbeat", _duration()),
-    PlanField("flow_control", FLAG),
-    PlanField("headers_only", FLAG),
+    PlanField("replay_policy", _member_codec(CONSUMER_MEMBERS["replay_policy"]), default="instant"),
+    "max_waiting",
+    "num_replicas",
+    "inactive_threshold",
+    "idle_heartbeat",
+    "flow_control",
+    "headers_only",
 )
 
 CONSUMER_DEFAULTS: Mapping[str, Any] = {

@@ -347,8 +347,19 @@ def compare_consumer(
         yield finding("consumer-config", f"{where}: {wrong}", channel=channel)
 
 
+def known_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """As `setting_differences`, without fields that the server's version does not know."""
+    return setting_differences({name: value for name, value in expected.items() if name in found}, found)
+
+
 def setting_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Returns the differences of a configuration; additional fields are allowed, and zeros count as absent."""
+    found = {
+        name: {key: value.get(key) for key in expected[name]}
+        if isinstance(value, dict) and expected.get(name)
+        else value
+        for name, value in found.items()
+    }
     return "; ".join(
         f"{name} is {found.get(name)!r} instead of {value!r}"
         for name, value in expected.items()

@@ -46,36 +46,6 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
 OLDEST_TRIED: Final = (2, 9, 10)
 NEWEST_TRIED: Final = (2, 15, 1)
 
-#: stream option -> first version with it; older ones ignore it silently or refuse the request
-_SINCE: Final = {
-    "compression": (2, 10, 0),
-    "consumer_limits": (2, 10, 0),
-    "first_seq": (2, 10, 0),
-    "metadata": (2, 10, 0),
-    "subject_transform": (2, 10, 0),
-    "allow_msg_ttl": (2, 11, 0),
-    "subject_delete_marker_ttl": (2, 11, 0),
-    "allow_atomic": (2, 12, 0),
-    "allow_msg_counter": (2, 12, 0),
-    "allow_msg_schedules": (2, 12, 0),
-    "persist_mode": (2, 12, 0),
-    "allow_batched": (2, 14, 0),
-}
-
-
-def knows(option: str, version: tuple[int, int, int]) -> bool:
-    """Returns whether a version has a stream option; an unknown version counts as a new one."""
-    return version == (0, 0, 0) or version >= _SINCE.get(option, version)
-
-
-def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) -> list[tuple[str, str]]:
-    """Returns the options of a stream that a server lacks, each with the first version that has it."""
-    return [
-        (name, ".".join(map(str, _SINCE[name][:2])))
-        for name, value in config.items()
-        if name in _SINCE and value and not knows(name, version)
-    ]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

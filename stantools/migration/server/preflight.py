@@ -21,7 +21,6 @@ from stantools.migration.server.demands import (
     account_problems,
     refused,
     reserved_bytes,
-    unknown_options,
     wanted_bytes,
 )
 from stantools.nats.connect_options import DEFAULT_API_PREFIX
@@ -34,6 +33,7 @@ from stantools.nats.errors import (
 )
 from stantools.nats.jetstream import DISABLED, JetStream
 from stantools.nats.subjects import SubjectOwners
+from stantools.streamfiles.stream_config import unknown_options
 
 if TYPE_CHECKING:
     from stantools.nats.connection import NatsConnection

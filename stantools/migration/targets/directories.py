@@ -43,8 +43,6 @@ from stantools.migration.targets.layout import (
     Ownership,
     arriving,
     fill,
-    give_up,
-    move_in,
     parents,
     read_layout,
     tidy,
@@ -233,29 +231,17 @@ class StoreDirectory(FileDestination):
                 what = f"stream {stream.name} already exists ({target}) and is different"
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
-        with parents(self._streams, owner):
-            state = self._build(stream, target, owner, watch)
-            try:
-                for note in self._server_notes(0):
-                    if note.level is RemarkLevel.PROBLEM:  # a server was started meanwhile
-                        raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
-            except BaseException:
-                give_up(target)
-                raise
-            replaced = move_in(target)
-        return PlacedStream(stream.name, target, state, replaced=replaced or kept)
+        archive = stream.archive(stream.plan.config)
+        with parents(self._streams, owner), arriving(target, owner) as (content, replaced):
+            with watch.stage(stream.name, StreamStage.LOAD, stream.source.count) as progress:
+                fill(content, archive.members(stream.batches(progress), stream.entries, stream.source.last), owner)
+            for note in self._server_notes(0):
+                if note.level is RemarkLevel.PROBLEM:  # a server was started meanwhile
+                    raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
+        return PlacedStream(stream.name, target, archive.state, replaced=replaced or kept)
 
     def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
         return prove_stream_directory(self.directory(stream.name), stream, progress)
-
-    def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: JournalObserver) -> ArchiveState:
-        archive = stream.archive(stream.plan.config)
-        with (
-            watch.stage(stream.name, StreamStage.LOAD, stream.source.count) as progress,
-            arriving(target, owner) as content,
-        ):
-            fill(content, archive.members(stream.batches(progress), stream.entries, stream.source.last), owner)
-        return archive.state
 
     def _server_notes(self, quiet: float) -> Iterator[Remark]:
         if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stantools.store.locks import QUIET_SECONDS, open_handles
+from stantools.store.locks import QUIET_SECONDS, changing_file, open_handles
 
 _VALUE = r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;}\]"'#]+)"""
 _COMMENT = re.compile(r"(?:^|(?<=\s))(?:#|//).*$", re.MULTILINE)
@@ -115,8 +115,8 @@ def find_server(
             if reason := process.uses(root):
                 seen = True
                 yield reason
-    if not seen and quiet > 0 and (moving := _changing_file(root, quiet, sleep)):
-        yield f"{moving} is being written right now"
+    if not seen and quiet > 0 and (name := changing_file(root, quiet, sleep, bool)):
+        yield f"{root / name} is being written right now"
 
 
 @dataclass(frozen=True)
@@ -237,28 +237,3 @@ def _same(one: Path, two: Path) -> bool:
         return os.path.realpath(one) == os.path.realpath(two)
     except OSError:
         return False  # the process of this root has ended
-
-
-def _changing_file(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
-    """Returns a file that changes while a recently written directory is watched, else ""."""
-    before = _snapshot(root)
-    newest = max((changed for changed, _ in before.values()), default=0)
-    if time.time() - newest / 1e9 >= quiet:
-        return ""
-    sleep(quiet)
-    after = _snapshot(root)
-    return min((name for name in before.keys() | after.keys() if before.get(name) != after.get(name)), default="")
-
-
-def _snapshot(root: Path) -> dict[str, tuple[int, int]]:
-    """Returns modification time (ns) and size of every file."""
-    found = {}
-    for base, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(base, name)  # noqa: PTH118 (many of them)
-            try:
-                status = os.lstat(path)
-            except OSError:
-                continue  # removed meanwhile
-            found[path] = (status.st_mtime_ns, status.st_size)
-    return found

@@ -13,7 +13,7 @@ Seen with every version from 2.9 to 2.15: in an account's directory a server rea
 directories among the streams when it starts (2.10 and later), or complains about them (2.9). So unfinished and
 replaced streams lie beside `streams`, never in it:
 
-    <account>/<stream>.stantools-new          complete and synced, before the rename
+    <account>/.<stream>.stantools-partial     unfinished, see `stantools.store.atomic`
     <account>/<stream>.replaced, .replaced-2  replaced streams
 
 A killed run thus leaves nothing that a server could mistake for a stream, and a replaced stream is safe from
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import RefusedError, readable
-from stantools.store.atomic import new_directory
-from stantools.store.durable import exchange, fsync_directory, write_all, writing
+from stantools.store.atomic import clear_leftovers, finish_replacement, new_directory, replacement_directory
+from stantools.store.durable import fsync_directory, write_all, writing
 
 #: account of a server without configured accounts
 GLOBAL_ACCOUNT = "$G"
@@ -152,7 +151,6 @@ def _unknown(path: Path, flaw: str) -> RefusedError:
     )
 
 
-_NEW = ".stantools-new"
 _REPLACED = ".replaced"
 #: mode of directories in a new store of a server
 _NEW_MODE = 0o700
@@ -226,75 +224,35 @@ def parents(streams: Path, owner: Ownership) -> Iterator[None]:
 
 
 @contextmanager
-def arriving(target: Path, owner: Ownership) -> Iterator[Path]:
-    """Yields an empty directory for building a stream; `move_in` renames it to `target`.
+def arriving(target: Path, owner: Ownership) -> Iterator[tuple[Path, Path | None]]:
+    """Yields an empty directory that becomes a stream at the end of the block, and the new path of the one there.
 
     `target` is `<account>/streams/<stream>`. Raises RefusedError if another run is placing this stream.
     """
-    new = _sibling(target, _NEW)
-    with new_directory(new, untouched="nothing was placed") as content:
-        yield content
-        with writing("", "nothing was placed"):
+    near, replaced = _beside(target), None
+    if target.exists():
+        number, replaced = 1, near.with_name(f"{near.name}{_REPLACED}")
+        while os.path.lexists(replaced):
+            number += 1
+            replaced = near.with_name(f"{near.name}{_REPLACED}-{number}")
+    untouched = "nothing was placed"
+    building = (
+        replacement_directory(target, replaced, near=near)
+        if replaced
+        else new_directory(target, untouched=untouched, near=near)
+    )
+    with building as content:
+        yield content, replaced
+        with writing("", untouched):
             owner.give(content, owner.mode)
 
 
-def move_in(target: Path) -> Path | None:
-    """Moves a stream built by `arriving` to its place; returns the new path of the stream that was there.
-
-    If the rename fails, the store is unchanged.
-    """
-    new = _sibling(target, _NEW)
-    with writing(target, f"the complete new stream is in {new}"):
-        if not target.exists():
-            new.rename(target)
-            fsync_directory(target.parent)
-            fsync_directory(new.parent)
-            return None
-        exchange(target, new)
-        return _set_aside(new, target)
-
-
-def give_up(target: Path) -> None:
-    new = _sibling(target, _NEW)
-    with writing(new, "nothing was placed"):
-        shutil.rmtree(new)
-
-
 def tidy(target: Path) -> Path | None:
-    """Cleans up after a killed run; returns the path of a directory that it moved aside.
-
-    A directory without a counterpart in `streams` is removed. With a counterpart it may be the replaced stream, so
-    it is kept under that name.
-    """
-    new = _sibling(target, _NEW)
-    aside = new.with_name(f"{new.name}.old")
-    with writing("", "nothing was placed"):
-        if aside.is_dir():
-            # an exchange by renames (see `exchange`) that ended halfway: this is the old stream
-            if target.exists():
-                return _set_aside(aside, target)
-            aside.rename(target)
-            fsync_directory(target.parent)
-            if new.is_dir():
-                shutil.rmtree(new)
-            return None
-        if not new.is_dir():
-            return None
-        if target.exists():
-            return _set_aside(new, target)
-        shutil.rmtree(new)
-    return None
+    """Cleans up after a killed run; returns the new path of a stream that it had replaced."""
+    kept = finish_replacement(target, _beside(target))
+    clear_leftovers(target, _beside(target))
+    return kept
 
 
-def _set_aside(directory: Path, target: Path) -> Path:
-    place, number = _sibling(target, _REPLACED), 1
-    while os.path.lexists(place):
-        number += 1
-        place = _sibling(target, f"{_REPLACED}-{number}")
-    directory.rename(place)
-    fsync_directory(place.parent)
-    return place
-
-
-def _sibling(target: Path, suffix: str) -> Path:
-    return target.parent.parent / f"{target.name}{suffix}"
+def _beside(target: Path) -> Path:
+    return target.parent.with_name(target.name)

@@ -20,7 +20,7 @@ from stantools.migration.journal import JournalObserver, StepLog, StreamOutcome,
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import ConsumerPlan, ConsumerProgress, Remark, TargetKind, TargetRef
 from stantools.migration.prepared_stream import PreparedStream, estimated_bytes
-from stantools.migration.proof.stream_proof import Proof
+from stantools.migration.proof.stream_proof import Proof, known_differences
 from stantools.migration.publish.consumers import UNFINISHED, StreamConsumers
 from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_append import extend_stream
@@ -31,7 +31,6 @@ from stantools.migration.targets.stream_load import (
     ApplyOptions,
     ExistingPolicy,
     apply_streams,
-    config_differences,
     prove,
 )
 from stantools.migration.tasks import Retry, in_parallel, run
@@ -176,7 +175,7 @@ class FollowingStreams:
         result.compared(proof)
         result.prove_seconds = time.monotonic() - started
         if not proof.findings:
-            if config_differences(plan, info["config"]):
+            if known_differences(plan.config, info["config"]):
                 await self._js.update_stream({**info["config"], **plan.config})
             self._journal.note(name, StreamState.PROVEN, way=LoadMethod.PUBLISH)
 

@@ -39,7 +39,7 @@ from stantools.migration.journal import (
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import StreamPlan
 from stantools.migration.prepared_stream import PreparedStream
-from stantools.migration.proof.stream_proof import ExpectedStream, Proof
+from stantools.migration.proof.stream_proof import ExpectedStream, Proof, known_differences
 from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.migration.server.restore import RestoreError, restore, state_differences
@@ -308,7 +308,7 @@ class _StreamLoad:
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
         name = self._plan.name
-        if config_differences(self._plan, info["config"]):
+        if known_differences(self._plan.config, info["config"]):
             self._journal.note(name, StreamState.LOADED, limiting=True)
             await self._js.update_stream({**info["config"], **self._plan.config})
         self._journal.note(name, StreamState.PROVEN if self._options.prove else StreamState.LOADED)
@@ -358,25 +358,7 @@ async def _is_replicated(js: JetStream, stream: str) -> bool:
     return info is not None and int(info["config"].get("num_replicas", 1)) > 1
 
 
-def config_differences(plan: StreamPlan, found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings that differ from the plan: name -> (planned, found).
-
-    Excluded are settings unknown to the server's version, and metadata that servers add.
-    """
-    differences = {}
-    for name, planned in plan.config.items():
-        there = found.get(name)
-        if isinstance(planned, dict) and isinstance(there, dict):
-            there = {key: there.get(key) for key in planned}
-        if name in found and there != planned:
-            differences[name] = planned, there
-    return differences
-
-
 async def _config_findings(js: JetStream, plan: StreamPlan) -> list[Finding]:
     info = await js.stream_info(plan.name)
-    differences = config_differences(plan, info["config"]) if info else {}
-    if not differences:
-        return []
-    words = "; ".join(f"{name} is {there!r} instead of {planned!r}" for name, (planned, there) in differences.items())
-    return [finding("stream-config", f"stream {plan.name}: {words}")]
+    wrong = known_differences(plan.config, info["config"]) if info else ""
+    return [finding("stream-config", f"stream {plan.name}: {wrong}")] if wrong else []

@@ -4,7 +4,7 @@ Its options are those of the batch source and some more (`options`). The channel
 each advances. The rows are those of the batch source, and three more kinds without a message: status `removed`
 (slices or a channel were removed unread; `seq` is the first missing message), `replaced` (the files are no longer
 those read before; the stream continues with later messages) and `not-followed` (a second data file of the same slice
-number). See `stantools.pipeline.tables.watch` and `stantools.store.safe_end` for the rules.
+number). See `stantools.store.growing_channel` and `growing_slice` for the rules.
 
 Spark calls the reader in a process beside the driver, which lives as long as the query, and, recreated, in the
 tasks. A batch depends only on its offsets (`stantools.pipeline.tables.positions`) and on the files.

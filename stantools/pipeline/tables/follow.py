@@ -9,26 +9,32 @@ followed; a channel directory is listed again only after a change in it.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.pipeline.tables.model import FailedRead, SlicePiece, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, LostRange, Offsets, not_followed
-from stantools.pipeline.tables.watch import ChannelWatch, ReadAllowance
+from stantools.pipeline.tables.model import FailedRead, SlicePiece, SliceRef, StoreRef
+from stantools.pipeline.tables.positions import Offsets, not_followed
 from stantools.store.directory import subject_matches
-from stantools.store.safe_end import ChannelPosition, ChannelSnapshot, sign
+from stantools.store.growing_channel import (
+    ANYWHERE,
+    BEGINNING,
+    REMOVED,
+    ChannelFollower,
+    ChannelNews,
+    ChannelPiece,
+    GrowingChannel,
+    LostRange,
+    ReadAllowance,
+)
+from stantools.store.growing_slice import ChannelPosition
 
 LOG = logging.getLogger(__name__)
 
-#: Attempts to look at a channel whose files change meanwhile.
-_MAX_LOOKS = 3
 #: Share of its time that an idle stream may spend on looking, and the least seconds between two looks.
 _IDLE_SHARE = 0.1
 _IDLE_SECONDS = 0.1
@@ -39,7 +45,6 @@ _SEARCH_SECONDS = 60.0
 
 FoundStores = tuple[Sequence[StoreRef], Sequence[FailedRead]]
 FollowPart = SlicePiece | LostRange | FailedRead
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -64,28 +69,6 @@ class Lag:
 
 
 @dataclass
-class _FollowedSnapshot(ChannelSnapshot):
-    """A channel at its last look: signs of its growing files (`ChannelWatch.grows`) and of its directory."""
-
-    position: ChannelPosition  #: the stream's position at that look
-    waiting: int  #: unread bytes at that look
-    aside: dict[str, str]  #: data files that are not followed (`ChannelWatch.aside`)
-
-
-@dataclass
-class _ChannelUpdate:
-    watch: ChannelWatch
-    at: ChannelPosition  #: the stream's position
-    until: ChannelPosition  #: the furthest position it can reach
-    snapshot: _FollowedSnapshot | None  #: state to keep if it advances there
-    aside: dict[str, str]  #: data files that are not followed
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.watch.store.root, self.watch.name
-
-
-@dataclass
 class TableFollower:
     """Follows the stores that `find` returns, and in them the channels of some patterns (all without patterns).
 
@@ -97,7 +80,7 @@ class TableFollower:
     archived: bool = False
     lag: Lag = field(default_factory=Lag)  #: backlog at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
-    _snapshots: dict[str, dict[str, _FollowedSnapshot]] = field(default_factory=dict, repr=False)
+    _followers: dict[str, dict[str, ChannelFollower]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)
     _found: FoundStores | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
@@ -106,10 +89,10 @@ class TableFollower:
     _served: tuple[str, str] = field(default=("", ""), repr=False)
 
     def earliest(self) -> Offsets:
-        return self._positions(ChannelWatch.begin)
+        return self._positions(GrowingChannel.begin)
 
     def newest(self) -> Offsets:
-        return self._positions(lambda watch: watch.latest() or watch.begin(), with_aside=True)
+        return self._positions(GrowingChannel.latest, with_aside=True)
 
     def freeze(self) -> None:
         """Makes the present end final: later data is ignored."""
@@ -123,35 +106,33 @@ class TableFollower:
         """
         time.sleep(min(max(self.next_look - time.monotonic(), 0.0), 1.0))
         began = time.monotonic()
-        now = time.time()
-        end, news, self.lag = start.copy(), [], Lag()
+        end, self.lag = start.copy(), Lag()
         end.unreadable, end.aside = {}, {}
+        news: list[tuple[tuple[str, str], ChannelNews]] = []  #: by root and name
         for store, names in self._stores(end, start):
             known = store.root in start.stores
             positions = end.stores.setdefault(store.root, {})
-            seen = self._snapshots.setdefault(store.root, {})
             for name in names:
                 at = positions.get(name) or (BEGINNING if known else ANYWHERE)
-                look = seen.get(name)
-                if look is not None and look.position == at and look.unchanged(now):
-                    end.pass_over(store.root, look.aside)
-                else:
-                    new = self._look(store, name, at, end)
-                    if new is not None and new.until != at:
-                        news.append(new)
-                    elif new is not None and name not in positions:
-                        positions[name] = at
-                    look = new.snapshot if new is not None else None
-                    if look is None:
-                        seen.pop(name, None)
-                    else:
-                        seen[name] = look
-                if look is not None:
-                    self.lag.add(look.waiting)
+                until = self._limit(store.root, name)
+                if self._frozen is not None and until is None:
+                    continue
+                follower = self._follower(store, name)
+                if not follower.unchanged(at):
+                    try:
+                        found = follower.look(at, until)
+                    except StoreUnreadableError as error:
+                        end.note(store.root, name, error.message)
+                        continue
+                    if found.end != at:
+                        news.append(((store.root, name), found))
+                positions[name] = at
+                end.pass_over(store.root, follower.aside)
+                self.lag.add(follower.waiting)
             for name in positions.keys() - set(names):
                 # The directory is gone; `work` between the two offsets reports it.
                 del positions[name]
-                seen.pop(name, None)
+                self._followers.get(store.root, {}).pop(name, None)
         self._advance(news, end, limit or Limit())
         spent = time.monotonic() - began
         self.next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
@@ -179,7 +160,11 @@ class TableFollower:
                             f"{root}: was a store when the batch began and is none now",
                             "make it accessible again, or start over with another checkpointLocation",
                         )
-                    found += self._with_retry(store, name, partial(ChannelWatch.between, start=at, end=until))
+                    between = partial(GrowingChannel.between, start=at, end=until)
+                    found += (
+                        _table_piece(store, name, each) if isinstance(each, ChannelPiece) else each
+                        for each in self._follower(store, name).ask(between)
+                    )
         for root, reasons in sorted(end.unreadable.items()):
             known = start.unreadable.get(root, {})
             for name, reason in sorted(reasons.items()):
@@ -196,19 +181,19 @@ class TableFollower:
             LOG.warning("and %d more that cannot be read", len(failures) - _MAX_LOGGED)
         return found
 
-    def _positions(self, position: Callable[[ChannelWatch], ChannelPosition], *, with_aside: bool = False) -> Offsets:
+    def _positions(self, position: Callable[[GrowingChannel], ChannelPosition], *, with_aside: bool = False) -> Offsets:
         """Returns a position of every channel. Unreadable channels are left to the first batch, which reports them."""
         offsets = Offsets()
 
-        def ask(watch: ChannelWatch) -> tuple[ChannelPosition, dict[str, str]]:
-            at = position(watch)
-            return at, watch.aside(at) if with_aside else {}
+        def ask(channel: GrowingChannel) -> tuple[ChannelPosition, dict[str, str]]:
+            at = position(channel)
+            return at, channel.aside(at) if with_aside else {}
 
         for store, names in self._stores(offsets, offsets):
             positions = offsets.stores[store.root] = {}
             for name in names:
                 try:
-                    positions[name], aside = self._with_retry(store, name, ask)
+                    positions[name], aside = self._follower(store, name).ask(ask)
                 except StoreUnreadableError:
                     positions[name] = ANYWHERE
                 else:
@@ -216,71 +201,29 @@ class TableFollower:
         offsets.unreadable = {}
         return offsets
 
-    def _look(self, store: StoreRef, name: str, at: ChannelPosition, end: Offsets) -> _ChannelUpdate | None:
-        """Looks at a channel; None if there is no readable data."""
-        until: ChannelPosition | None = None
-        if self._frozen is not None:
-            until = self._frozen.stores.get(store.root, {}).get(name)
-            if until is None:
-                return None
-
-        def look(watch: ChannelWatch) -> _ChannelUpdate:
-            # Signs are taken before the look: the next look then sees a change made meanwhile.
-            paths = watch.grows()
-            signs = tuple(map(sign, paths))
-            to = watch.advance(at, ReadAllowance(), until)
-            # Otherwise another slice that began after the listing would be missed.
-            stale = signs[-1] is not None and not watch.has(paths[-1])
-            waiting = watch.backlog(to)
-            settles = watch.settles() if waiting else math.inf
-            aside = watch.aside(at)
-            grows, looks = (*paths, directory), (*signs, before)
-            seen = _FollowedSnapshot(to, waiting, aside, paths=grows, signs=looks, settles=settles)
-            return _ChannelUpdate(watch, at, to, None if stale else seen, aside)
-
-        directory = f"{store.root}/{name}"
-        before = sign(directory)
-
-        try:
-            found = self._with_retry(store, name, look)
-        except StoreUnreadableError as error:
-            end.note(store.root, name, error.message)
-            return None
-        end.pass_over(store.root, found.aside)
-        return found
-
-    def _advance(self, updates: list[_ChannelUpdate], end: Offsets, limit: Limit) -> None:
+    def _advance(self, news: list[tuple[tuple[str, str], ChannelNews]], end: Offsets, limit: Limit) -> None:
         """Advances the offsets over the new data, as far as the limit allows."""
-        available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in updates]
-        if limit.rows is None and limit.files is None and (limit.bytes is None or sum(available) <= limit.bytes):
-            for each in updates:
-                end.stores[each.key[0]][each.key[1]] = each.until
-            return
-        updates.sort(key=lambda each: (each.key <= self._served, each.key))
-        left = ReadAllowance(limit.bytes, limit.rows, limit.files)
-        for number, each in enumerate(updates):
-            root, name = each.key
-            if left.spent:
-                reached = each.at
-            else:
-                share = left.share(len(updates) - number)
-                reached = self._part(each, share, left, end)
-                self._served = each.key
-            if reached != each.until:
-                self._snapshots[root].pop(name, None)
-                self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
+        available = sum(each.channel.backlog(each.start) - each.channel.backlog(each.end) for _, each in news)
+        left = None
+        if (limit.rows, limit.files) != (None, None) or (limit.bytes is not None and available > limit.bytes):
+            left = ReadAllowance(limit.bytes, limit.rows, limit.files)
+            news.sort(key=lambda each: (each[0] <= self._served, each[0]))
+        for number, ((root, name), each) in enumerate(news):
+            reached = each.end
+            if left is not None:
+                reached = each.start
+                if not left.spent:
+                    self._served = root, name
+                    try:
+                        reached = each.part(left.share(len(news) - number), self._limit(root, name))
+                    except StoreUnreadableError as error:
+                        end.note(root, name, error.message)
+                self.lag.add(each.channel.backlog(reached) - each.channel.backlog(each.end))
             end.stores[root][name] = reached
 
-    def _part(self, each: _ChannelUpdate, share: ReadAllowance, left: ReadAllowance, end: Offsets) -> ChannelPosition:
-        before = replace(share)
-        frozen = self._frozen.stores.get(each.key[0], {}).get(each.key[1]) if self._frozen is not None else None
-        try:
-            reached = each.watch.advance(each.at, share, frozen)
-        except StoreUnreadableError as error:
-            end.note(*each.key, error.message)
-            return each.at
-        left.take(*(0 if a is None or b is None else a - b for a, b in before.pairs(share)))
-        return reached
+    def _limit(self, root: str, name: str) -> ChannelPosition | None:
+        """Returns the end of a channel that `freeze` made final, if it did."""
+        return self._frozen.stores.get(root, {}).get(name) if self._frozen is not None else None
 
     def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
         """Yields the stores with the names of their channels; notes in the offsets those that cannot be listed."""
@@ -320,17 +263,18 @@ class TableFollower:
             known = self._matching[name] = any(subject_matches(pattern, name) for pattern in self.channels)
         return known
 
-    def _watch(self, store: StoreRef, name: str) -> ChannelWatch:
-        crc = self._crcs.get(store.polynomial)
-        if crc is None:
-            crc = self._crcs[store.polynomial] = Crc(store.polynomial)
-        return ChannelWatch(store, name, crc, self.archived)
+    def _follower(self, store: StoreRef, name: str) -> ChannelFollower:
+        followers = self._followers.setdefault(store.root, {})
+        if name not in followers:
+            if store.polynomial not in self._crcs:
+                self._crcs[store.polynomial] = Crc(store.polynomial)
+            crc = self._crcs[store.polynomial]
+            followers[name] = ChannelFollower(store.root, name, crc, archived=self.archived)
+        return followers[name]
 
-    def _with_retry(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
-        """Calls `ask` for a channel, and once more if its files went away meanwhile."""
-        for _ in range(_MAX_LOOKS - 1):
-            try:
-                return ask(self._watch(store, name))
-            except StoreUnreadableError:
-                continue
-        return ask(self._watch(store, name))
+
+def _table_piece(store: StoreRef, name: str, piece: ChannelPiece) -> SlicePiece:
+    files = piece.files
+    index = str(files.index) if files.index else None
+    place = SliceRef(store, name, files.number, files.archived, str(files.data), index, piece.end, files.index_size)
+    return SlicePiece(place, piece.start, piece.end)

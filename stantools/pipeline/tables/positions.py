@@ -19,16 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.store.safe_end import UNKNOWN, ChannelPosition
+from stantools.store.growing_channel import LostRange
+from stantools.store.growing_slice import ChannelPosition
 
 VERSION = 1
 #: Channels above which an offset is compressed.
 READABLE_CHANNELS = 256
-#: Start of a channel created while its store is followed: none of its messages may be missed.
-BEGINNING = ChannelPosition(1)
-#: Start of every other channel: its first available message.
-ANYWHERE = ChannelPosition(0, FILE_HEADER_SIZE, UNKNOWN)
+#: Status of a loss: a data file is skipped, because another one has the same slice number.
+NOT_FOLLOWED = "not-followed"
 
 
 @dataclass
@@ -109,29 +107,6 @@ def _offset_error(reason: str) -> StoreUnreadableError:
         f"the offset in the checkpoint {reason}",
         "use the version that wrote the checkpoint, or start over with another checkpointLocation",
     )
-
-
-#: Status of a row: messages were removed before they were read.
-REMOVED = "removed"
-#: Status of a row: the files are no longer those that were read before.
-REPLACED = "replaced"
-#: Status of a row: a data file is skipped, because another one has the same slice number.
-NOT_FOLLOWED = "not-followed"
-
-
-@dataclass(frozen=True)
-class LostRange:
-    """A range or file that a stream does not read, to report as a row."""
-
-    root: str
-    channel: str
-    status: str  #: `REMOVED`, `REPLACED` or `NOT_FOLLOWED`
-    file: str  #: relative to the root, or ""
-    sequence: int | None  #: first missing message, if known
-    offset: int | None  #: its offset, if known
-    size: int | None  #: missing bytes, if known
-    message: str
-    cost: int = 0
 
 
 def not_followed(root: str, file: str, followed: str) -> LostRange:

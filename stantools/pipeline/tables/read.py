@@ -28,7 +28,6 @@ from stantools.pipeline.tables.model import (
     TableName,
     plain_text,
 )
-from stantools.pipeline.tables.positions import REMOVED, LostRange
 from stantools.pipeline.tables.storetables import (
     READERS,
     KnownClients,
@@ -39,6 +38,7 @@ from stantools.pipeline.tables.storetables import (
     unreadable_finding,
 )
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.store.growing_channel import REMOVED, LostRange
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -297,7 +297,7 @@ def test_syslog_that_is_not_there(url: str, said: str) -> None:
 
 def test_levels() -> None:
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, TRACE)
-    found = [level_of(logging.LogRecord(NATS.name, level, "", 0, "", (), None)) for level in levels]
+    found = [level_of(level) for level in levels]
     assert [label for label, _ in found] == ["FTL", "ERR", "WRN", "INF", "DBG", "TRC"]
     assert [priority - 24 for _, priority in found] == [2, 3, 4, 5, 7, 5]
 
@@ -309,3 +309,21 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     [line] = lines(path)
     assert len(line) < 3 * LONGEST
     assert line.endswith("more characters)")
+
+
+def test_times_of_lines_in_the_same_second_and_at_its_end() -> None:
+    lines = LineFormatter(utc=True)
+    record = logging.LogRecord(NATS.name, logging.INFO, "", 0, "text", (), None)
+    shown = []
+    for record.created in (1_600_000_000.0, 1_600_000_000.25, 1_600_000_000.9999997, 1_600_000_059.5, 1_600_000_000.5):
+        shown.append(lines.format(record).split(" ")[2])
+    assert shown == ["12:26:40.000000", "12:26:40.250000", "12:26:41.000000", "12:27:39.500000", "12:26:40.500000"]
+
+
+def test_a_record_of_the_servers_is_complete_for_other_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, NATS.name):
+        NATS.info("%(one)s and %(two)d", {"one": "a", "two": 2})
+    record = caplog.records[-1]
+    assert record.getMessage() == "a and 2"
+    assert vars(record).keys() >= vars(logging.LogRecord("", 0, "", 0, "", (), None)).keys()
+    assert logging.Formatter("%(levelname)s %(asctime)s %(filename)s:%(lineno)d %(message)s").format(record)

@@ -17,9 +17,9 @@ from stantools.migration import prepared_stream as prepared_module
 from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.targets import directories
 from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
-from stantools.store import durable
+from stantools.store import atomic, durable
 from tests.migration.offline.streams import REPLACE, ROWS, prepared, small_store
-from tests.recovery.crashes import SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, points
+from tests.recovery.crashes import SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, identity, points
 
 NOW = 1_700_000_000_000_000_000
 ACCOUNT = Path("server/jetstream/$G")
@@ -78,6 +78,7 @@ def hidden(root: Path) -> list[str]:
 def main(name: str, work: Path) -> None:
     scenario = SCENARIOS[name]
     durable.SYNCFS_FROM = SYNC_WITHOUT_FSYNC
+    atomic.identity = identity
     # What is pending was sent at a time that depends on now; and who else runs a server does not matter.
     prepared_module.time.time_ns = lambda: NOW
     directories.find_server = lambda root, quiet: iter(())

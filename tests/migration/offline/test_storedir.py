@@ -395,33 +395,14 @@ async def test_what_clients_did_since_is_never_overwritten(start_server: Callabl
     assert tree(server.store_dir) == before
 
 
-def test_leftovers_of_killed_runs(tmp_path: Path) -> None:
-    """Each moment at which a run can have been killed, with both ways to exchange directories."""
+def test_leftovers_of_a_killed_run(tmp_path: Path) -> None:
+    """A run that was killed while it built a stream; `tests.migration.offline.crashes` kills it at every point."""
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     account = tmp_path / "new/jetstream/$G"
-
-    def junk(name: str) -> None:
-        (account / name).mkdir(parents=True)
-        (account / name / "what").write_text(name)
-
-    junk("one.stantools-new")  # built, not renamed
-    assert StoreDirectory(tmp_path / "new").place(stream).replaced is None
-    assert sorted(path.name for path in account.iterdir()) == ["streams"]
-
-    junk("one.stantools-new")  # exchanged, the old one not put aside
-    placed = StoreDirectory(tmp_path / "new").place(stream)
-    assert placed.present
-    assert placed.replaced == account / "one.replaced"
-    assert (placed.replaced / "what").read_text() == "one.stantools-new"
-
-    junk("one.stantools-new.old")  # by renames: the new one is in place, the old one on its way
-    placed = StoreDirectory(tmp_path / "new").place(stream)
-    assert placed.replaced == account / "one.replaced-2"
-    assert (placed.replaced / "what").read_text() == "one.stantools-new.old"
-
-    (account / "streams/one").rename(account / "one.stantools-new.old")  # by renames: the old one has left
-    junk("one.stantools-new")
-    placed = StoreDirectory(tmp_path / "new").place(stream)
-    assert placed.present
-    assert placed.replaced is None
-    assert sorted(path.name for path in account.iterdir()) == ["one.replaced", "one.replaced-2", "streams"]
+    for present in (False, True):
+        left = account / ".one.stantools-partial"
+        (left / "content").mkdir(parents=True)
+        (left / "state.json").write_text('{"made_by": "stantools"}')
+        placed = StoreDirectory(tmp_path / "new").place(stream)
+        assert (placed.present, placed.replaced) == (present, None)
+        assert [path.name for path in account.iterdir()] == ["streams"]

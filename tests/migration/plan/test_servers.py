@@ -15,6 +15,7 @@ from stantools.migration.plan.overrides import Override, mapping_override
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
+from stantools.streamfiles.stream_config import STREAM_MEMBERS
 from tests import natsclient
 from tests.migration.plan.stores import NOW, SECOND, Channel, durable, queue, write_store
 from tests.migration.stores import opened
@@ -117,7 +118,7 @@ async def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
     store = write_store(tmp_path / "s", {"orders.new": Channel([1])})
     version = tuple(map(int, each_server.version.split(".")))
     plan = make_plan(opened(store), PlanOptions(overrides=(Override(">", settings=STREAM_VALUES),)), now_ns=NOW)
-    new = {field.key for field in STREAM_FIELDS if version[:2] < field.since}
+    new = {field.key for field in STREAM_FIELDS if version < STREAM_MEMBERS[field.key].since}
 
     await create(each_server.url, plan, new)
     async with natsclient.connected(each_server.url) as client:

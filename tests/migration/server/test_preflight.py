@@ -15,12 +15,12 @@ from stantools.migration.server.demands import (
     StreamDemand,
     account_problems,
     refused,
-    unknown_options,
 )
 from stantools.migration.server.preflight import StreamAccess, preflight
 from stantools.migration.server.restore import restore
 from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.jetstream import JetStream
+from stantools.streamfiles.stream_config import unknown_options
 from tests import servers
 from tests.migration.server.archives import Archive, build
 from tests.nats.authority import Operator

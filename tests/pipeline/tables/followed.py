@@ -16,7 +16,8 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables.follow import FollowPart, Limit, TableFollower
 from stantools.pipeline.tables.model import FailedRead, SlicePiece, StoreRef
-from stantools.pipeline.tables.positions import LostRange, Offsets
+from stantools.pipeline.tables.positions import Offsets
+from stantools.store.growing_channel import LostRange
 from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.resync import DamagedRange

@@ -11,11 +11,12 @@ import time
 import pytest
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables import watch
 from stantools.pipeline.tables.follow import Limit
-from stantools.pipeline.tables.positions import NOT_FOLLOWED, REMOVED, REPLACED, Offsets
+from stantools.pipeline.tables.positions import NOT_FOLLOWED, Offsets
+from stantools.store import growing_channel
+from stantools.store.growing_channel import REMOVED, REPLACED
+from stantools.store.growing_slice import ChannelPosition
 from stantools.store.limits import SliceLimits
-from stantools.store.safe_end import ChannelPosition
 
 from .followed import Reader, Server, cut_to_index
 
@@ -152,8 +153,8 @@ def test_an_idle_store_is_not_listed(tmp_path, monkeypatch):
     reader.all()
     reader.look()
     listed = []
-    real = watch.list_channel
-    monkeypatch.setattr(watch, "list_channel", lambda path: (listed.append(path.name), real(path))[1])
+    real = growing_channel.list_channel
+    monkeypatch.setattr(growing_channel, "list_channel", lambda path: (listed.append(path.name), real(path))[1])
     assert not reader.look()
     assert listed == []
     servers[7].publish(1)
@@ -410,7 +411,9 @@ def test_unreadable_is_reported_once(server, reader, monkeypatch):
 
 def test_unreadable_from_the_beginning_is_reported(server, monkeypatch):
     server.publish(12)
-    monkeypatch.setattr(watch, "list_channel", lambda path: (_ for _ in ()).throw(StoreUnreadableError("no", "")))
+    monkeypatch.setattr(
+        growing_channel, "list_channel", lambda path: (_ for _ in ()).throw(StoreUnreadableError("no", ""))
+    )
     reader = Reader(server.root)
     assert reader.look()
     assert [(each.channel, each.message) for each in reader.unreadable] == [("orders", "no")]

@@ -13,7 +13,7 @@ from stantools.pipeline.tables.follow import Limit, TableFollower
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split, read_work
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.store import safe_end
+from stantools.store import growing_slice
 from tests.conftest import golden_cases
 
 _COLUMNS = ("channel", "slice", "offset", "seq", "timestamp_ns", "data", "size", "status")
@@ -58,10 +58,10 @@ def compare(golden: Path, limits: list[Limit], most: int) -> None:
 
 
 def test_rows_of_golden_stores(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_end, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(growing_slice, "SETTLED_SECONDS", -1.0)
     compare(golden, [Limit()], 10_000)
 
 
 def test_rows_of_golden_stores_in_small_batches(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_end, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(growing_slice, "SETTLED_SECONDS", -1.0)
     compare(golden, [Limit(bytes=700), Limit(rows=7), Limit(files=1)], 60)

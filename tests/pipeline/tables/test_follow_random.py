@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.pipeline.tables.follow import Limit
-from stantools.pipeline.tables.positions import REMOVED, REPLACED
+from stantools.store.growing_channel import REMOVED, REPLACED
 from stantools.store.limits import SliceLimits
 
 from .followed import Reader, Server, cut_to_index

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -68,60 +67,11 @@ class SlicePosition(NamedTuple):
     size: int  #: its payload size in its record
 
 
-#: state of a file: inode, bytes, time of the last change in nanoseconds; None if it does not exist
-Sign = tuple[int, int, int] | None
-
-
-def sign(path: str) -> Sign:
-    """Returns the state of a file, to detect changes."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def settling(written: float) -> float:
-    """Returns when a file written at `written` settles, seconds since 1970; infinity if it has already."""
-    at = written + SETTLED_SECONDS
-    return at if at > time.time() else math.inf
-
-
-@dataclass(kw_only=True)
-class ChannelSnapshot:
-    """The state of a growing channel at its last read."""
-
-    paths: tuple[str, ...] = ()  #: files that show new data
-    signs: tuple[Sign, ...] = ()  #: their states
-    settles: float = 0.0  #: when time alone changes the readable part, seconds since 1970
-
-    def unchanged(self, now: float) -> bool:
-        """Returns whether the channel is certainly unchanged."""
-        return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
-
-
-def has_messages(files: SliceFiles, channel: bytes, crc: Crc) -> bool:
-    if files.data_size <= FILE_HEADER_SIZE:
-        return False
-    if files.index_size >= FILE_HEADER_SIZE + INDEX_RECORD_SIZE:
-        return True
-    try:
-        with WatchedSlice(files, channel, crc) as watched:
-            return watched.first() is not None
-    except StoreUnreadableError:
-        return True  # its reader reports it
-
-
-def growing_slice(slices: Sequence[SliceFiles], channel: bytes, crc: Crc) -> int | None:
-    """Returns the number of the slice that a server writes: of these, the last one with messages, if any has."""
-    return next((each.number for each in reversed(slices) if has_messages(each, channel, crc)), None)
-
-
-class WatchedSlice:
+class GrowingSlice:
     """A slice's data file, opened for inspection.
 
-    `size` counts the bytes of the data file, which has all messages that the index names. `written` is the time of
-    the last write, seconds since 1970. Raises StoreUnreadableError if the data file cannot be read, or is gone.
+    `size` counts the bytes of the data file, which has all messages that the index names. Raises
+    StoreUnreadableError if the data file cannot be read, or is gone.
     """
 
     def __init__(self, files: SliceFiles, channel: bytes, crc: Crc) -> None:
@@ -137,7 +87,7 @@ class WatchedSlice:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise StoreUnreadableError(f"{self._path}: is gone since it was listed", "look again") from error
             raise
-        self.size, self.written = status.st_size, status.st_mtime
+        self.size, self._written = status.st_size, status.st_mtime
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +128,13 @@ class WatchedSlice:
     @property
     def settled(self) -> bool:
         """The data file has not been written for a while."""
-        return time.time() - self.written > SETTLED_SECONDS
+        return math.isinf(self.settles)
+
+    @property
+    def settles(self) -> float:
+        """The time when the data file counts as settled, seconds since 1970; infinity if it does already."""
+        at = self._written + SETTLED_SECONDS
+        return at if at >= time.time() else math.inf
 
     def whole(self) -> SlicePosition:
         """Returns the end of a slice that is not written any more: all its bytes, and its last message."""
