@@ -16,10 +16,10 @@ from stantools.notation import and_more, counted
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
-    from stantools.inspection.report import NextStep, RemarkList, Report, ReportTable
+    from stantools.inspection.report import NextStep, RemarkList, Report, ReportSection, ReportTable
 
-#: Remarks of one kind, and findings, that are printed.
-_REMARKS = 20
+#: Warnings and findings that are printed.
+_WARNINGS = 20
 _FINDINGS = 50
 _COLORS = {"good": "green", "warn": "yellow", "bad": "red", "accent": "cyan"}
 _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -28,10 +28,10 @@ _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 def show(report: Report) -> ExitCode:
     """Prints a report in the user's format; returns its exit code."""
     output = console.output()
-    for each in report.warnings[:_REMARKS]:
+    for each in report.warnings[:_WARNINGS]:
         (console.error if each.role == "bad" else console.warning)(each.text, each.remedy)
-    if len(report.warnings) > _REMARKS:
-        console.warning(f"{and_more(len(report.warnings) - _REMARKS)}: see -o json")
+    if len(report.warnings) > _WARNINGS:
+        console.warning(f"{and_more(len(report.warnings) - _WARNINGS)}: see -o json")
     if output == "json":
         print_json(report.document())
     elif output == "table":
@@ -56,39 +56,75 @@ def show_plan(report: Report) -> ExitCode:
 
 
 def print_report(report: Report) -> None:
-    for table in report.tables:
-        _print_table(table)
-    print_findings(report.findings)
-    for listed in report.remarks:
+    _print_section(report)
+    for section in report.sections:
+        if section.apart:
+            click.echo()
+        _print_section(section, inner=True)
+
+
+def _print_section(section: ReportSection, *, inner: bool = False) -> None:
+    if section.leads:
+        _print_verdict(section)
+        _print_facts(section)
+    for table in section.tables:
+        if inner and section.verdict and table.rows:
+            click.echo()
+        _print_table(table, inner=inner)
+    print_findings(section.findings)
+    if not section.leads:
+        _print_facts(section)
+        _print_verdict(section)
+    _print_next(section.next)
+
+
+def _print_verdict(section: ReportSection) -> None:
+    text = console.wrapped(console.escape_lines(section.verdict), 2)
+    if section.label:
+        painted = _painted(console.escape_lines(section.verdict), section.role)
+        click.echo(console.wrapped(f"{console.escape_line(section.label)}: {painted}", 2))
+    elif section.verdict:
+        click.echo(_painted(text, section.role))
+
+
+def _print_facts(section: ReportSection) -> None:
+    remarks = section.remarks
+    for listed in remarks:
         _print_remarks(listed)
-    for label, value in report.facts:
+    for label, value in section.facts:
         click.echo(console.wrapped(f"{label}: {console.escape_line(value)}", 2))
-    if report.verdict:
-        click.echo(_painted(console.wrapped(console.escape_lines(report.verdict), 2), report.role))
-    _print_next(report.next)
 
 
-def _print_table(table: ReportTable) -> None:
+def _print_table(table: ReportTable, *, inner: bool) -> None:
     rows = table.rows if table.limit is None else table.rows[: table.limit]
+    indent = 2 if inner else 0
     if rows:
+        titles = [each.title for each in table.columns]
         right = [each.title for each in table.columns if each.number]
-        click.echo(table_text([each.title for each in table.columns], rows, right=right))
+        fold = [each.title for each in table.columns if each.fold]
+        click.echo(table_text(titles, rows, right=right, fold=fold, indent=indent), nl=not inner)
     if table.limit:
-        console.left_out(len(table.rows) - len(rows), table.noun, tail=table.rest)
+        console.left_out(len(table.rows) - len(rows), table.noun, head=" " * indent, tail=table.rest)
 
 
 def _print_remarks(listed: RemarkList) -> None:
-    for each in islice(listed.remarks, _REMARKS):
-        text = f"{_painted(each.word, each.role)}: {console.escape_line(each.text)}"
-        click.echo(console.wrapped(text, 2))
+    head = ""
+    for each in islice(listed.remarks, listed.limit):
+        if listed.width is None:
+            text = f"{_painted(each.word, each.role)}: {console.escape_line(each.text)}"
+        else:
+            head = f"  {each.word:<{listed.width}}  " if each.word else "  "
+            text = head.replace(each.word, _painted(each.word, each.role)) + console.escape_lines(each.text)
+        click.echo(console.wrapped(text, 2 if listed.width is None else max(len(head), 4)))
         if each.remedy:
             click.echo(f"  -> {console.escape_line(each.remedy)}")
-    console.left_out(len(listed.remarks) - _REMARKS, listed.noun, tail=listed.rest)
+    console.left_out(len(listed.remarks) - listed.limit, listed.noun, head=head, tail=listed.rest)
 
 
 def _print_next(steps: Iterable[NextStep]) -> None:
     for each in steps:
-        click.echo(console.wrapped(f"next: {console.escape_line(console.filled(each.text))}", 2))
+        text = each.text if each.template else console.filled(each.text)
+        click.echo(console.wrapped(f"next: {console.escape_line(text)}", 2))
         for command in each.commands:
             click.echo(f"  {command}")
 

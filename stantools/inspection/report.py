@@ -24,11 +24,14 @@ class ReportColumn:
     title: str
     number: bool = False  #: aligned right
     role: Role = ""  #: meaning of a value other than zero
+    fold: bool = False  #: wrapped instead of cut if the terminal is too narrow
 
 
-def columns(*titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None) -> list[ReportColumn]:
+def columns(
+    *titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None, fold: Sequence[str] = ()
+) -> list[ReportColumn]:
     """Returns columns; `numbers` are aligned right."""
-    return [ReportColumn(title, title in numbers, (roles or {}).get(title, "")) for title in titles]
+    return [ReportColumn(title, title in numbers, (roles or {}).get(title, ""), title in fold) for title in titles]
 
 
 @dataclass
@@ -53,32 +56,31 @@ class RemarkList:
     remarks: Sequence[ReportRemark]
     noun: str = ""  #: a remark, if some are left out
     rest: str = ""  #: where to find the others
+    limit: int = 20  #: number of remarks that are printed
+    width: int | None = None  #: columns of the words, if the list is indented below a verdict
 
 
 @dataclass(frozen=True)
 class NextStep:
     text: str
     commands: Sequence[str] = ()  #: pasteable lines
+    template: bool = False  #: placeholders in the text stay
 
 
 @dataclass
-class Report:
-    """A plan or a result.
+class ReportSection:
+    """A part of a report with a conclusion of its own, such as one start of a server."""
 
-    `document` makes its json, and `records` are its names and rows for csv and ndjson.
-    """
-
-    code: ExitCode = ExitCode.CLEAN
+    label: str = ""  #: subject of the verdict
     verdict: str = ""  #: the most important fact, in a sentence
     role: Role = ""  #: meaning of the verdict
     facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
     tables: list[ReportTable] = field(default_factory=list)
     findings: Sequence[Finding] = ()
     remarks: list[RemarkList] = field(default_factory=list)  #: facts that do not fit into a table
-    warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
     next: list[NextStep] = field(default_factory=list)
-    document: Callable[[], Mapping[str, Any]] = dict
-    records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
+    leads: bool = True  #: verdict, facts and remarks precede the tables
+    apart: bool = True  #: an empty line precedes it
 
     def remark(self, word: str, text: str, role: Role = "dim") -> None:
         self.remarks.append(RemarkList([ReportRemark(word, text, role)]))
@@ -87,6 +89,28 @@ class Report:
         """Adds remarks of one kind; of many, the renderers show the first."""
         if listed := list(remarks):
             self.remarks.append(RemarkList(listed, noun, rest))
+
+    def list_details(
+        self, remarks: Iterable[ReportRemark], *, width: int = 0, limit: int = 8, noun: str = "", rest: str = ""
+    ) -> None:
+        """Adds remarks below the verdict; their texts may have several lines."""
+        if listed := list(remarks):
+            self.remarks.append(RemarkList(listed, noun, rest, limit, width))
+
+
+@dataclass
+class Report(ReportSection):
+    """A plan or a result.
+
+    `document` makes its json, and `records` are its names and rows for csv and ndjson.
+    """
+
+    leads: bool = False
+    code: ExitCode = ExitCode.CLEAN
+    warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
+    sections: list[ReportSection] = field(default_factory=list)
+    document: Callable[[], Mapping[str, Any]] = dict
+    records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
 
 
 #: Columns of a finding in csv and ndjson.

@@ -32,7 +32,7 @@ _WIDEST = 48
 
 
 def migration_plan_report(plan: MigrationPlan, problems: Sequence[Remark]) -> Report:
-    report = Report(foreseen(problems, findings=plan.lossy))
+    report = Report(code=foreseen(problems, findings=plan.lossy))
     rows = [
         (
             _short(stream.name),
@@ -83,7 +83,7 @@ def migration_report(
     plan: MigrationPlan, results: Sequence[StreamResult], file: Path | None = None, cutover: Cutover | None = None
 ) -> Report:
     """Returns the report of loaded or compared streams; `file` is the plan's, if it was applied."""
-    report = Report(ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
+    report = Report(code=ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
     report.document = lambda: results_json(plan, results) | (cutover_json(cutover) if cutover else {})
     report.tables.append(ReportTable(_RESULTS, [_result_row(each) for each in results]))
     for each in results:
