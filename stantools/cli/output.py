@@ -20,6 +20,7 @@ from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.errors import ExitCode
 from stantools.escaping import known
+from stantools.notation import cut
 
 SCHEMA = 1
 #: Minimum width of a text column.
@@ -252,7 +253,7 @@ class _TextColumn:
         if self._fold:
             return textwrap.fill(text, self.width)
         console.tell_cut()
-        return text[: self.width - 1] + "…"
+        return cut(text, self.width)
 
 
 def _total(columns: Sequence[_TextColumn]) -> int:
