@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.output import print_json, print_table, rows_as, stream_ndjson, table_text
 from stantools.errors import ExitCode
 from stantools.notation import and_more, counted
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: Warnings and findings that are printed.
 _WARNINGS = 20
 _FINDINGS = 50
+_SAY = {"bad": console.error, "warn": console.warning, "dim": console.note}
 _COLORS = {"good": "green", "warn": "yellow", "bad": "red", "accent": "cyan"}
 _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -29,13 +30,15 @@ def show(report: Report) -> ExitCode:
     """Prints a report in the user's format; returns its exit code."""
     output = console.output()
     for each in report.warnings[:_WARNINGS]:
-        (console.error if each.role == "bad" else console.warning)(each.text, each.remedy)
+        _SAY[each.role](each.text, each.remedy)
     if len(report.warnings) > _WARNINGS:
         console.warning(f"{and_more(len(report.warnings) - _WARNINGS)}: see -o json")
     if output == "json":
         print_json(report.document())
     elif output == "table":
         print_report(report)
+    elif output == "ndjson" and report.objects is not None:
+        stream_ndjson(report.objects)
     else:
         rows_as(output, *report.records)
     return report.code
@@ -70,7 +73,7 @@ def _print_section(section: ReportSection, *, inner: bool = False) -> None:
     for table in section.tables:
         if inner and section.verdict and table.rows:
             click.echo()
-        _print_table(table, inner=inner)
+        _print_table(table, section.indent if inner else None)
     print_findings(section.findings)
     if not section.leads:
         _print_facts(section)
@@ -95,16 +98,19 @@ def _print_facts(section: ReportSection) -> None:
         click.echo(console.wrapped(f"{label}: {console.escape_line(value)}", 2))
 
 
-def _print_table(table: ReportTable, *, inner: bool) -> None:
-    rows = table.rows if table.limit is None else table.rows[: table.limit]
-    indent = 2 if inner else 0
+def _print_table(table: ReportTable, indent: int | None) -> None:
+    titles = [each.title for each in table.columns]
+    right = [each.title for each in table.columns if each.number]
+    fold = [each.title for each in table.columns if each.fold]
+    if isinstance(table.rows, Iterator):
+        print_table(titles, table.rows, right=right, fold=fold)
+        return
+    rows, margin = table.head(), indent or 0
     if rows:
-        titles = [each.title for each in table.columns]
-        right = [each.title for each in table.columns if each.number]
-        fold = [each.title for each in table.columns if each.fold]
-        click.echo(table_text(titles, rows, right=right, fold=fold, indent=indent), nl=not inner)
-    if table.limit:
-        console.left_out(len(table.rows) - len(rows), table.noun, head=" " * indent, tail=table.rest)
+        click.echo(table_text(titles, rows, right=right, fold=fold, indent=margin), nl=indent is None)
+    if table.limit != 0:
+        missing = len(table.rows) - len(rows) + table.more
+        console.left_out(missing, table.noun, head=" " * margin, tail=table.rest)
 
 
 def _print_remarks(listed: RemarkList) -> None:

@@ -6,7 +6,7 @@ The library makes a report once; the command line prints it (`stantools.cli.repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,10 +37,16 @@ def columns(
 @dataclass
 class ReportTable:
     columns: Sequence[ReportColumn]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Any]] | Iterator[Sequence[Any]]  #: an iterator for a table without a limit
     limit: int | None = None  #: number of rows that are printed; 0 leaves the table to the browser
     noun: str = ""  #: a row, if some are left out
     rest: str = ""  #: where to find the others
+    more: int = 0  #: number of rows that are not here
+
+    def head(self) -> Sequence[Sequence[Any]]:
+        """Returns the rows to print, at most `limit`."""
+        assert isinstance(self.rows, Sequence)
+        return self.rows if self.limit is None else self.rows[: self.limit]
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class ReportSection:
     next: list[NextStep] = field(default_factory=list)
     leads: bool = True  #: verdict, facts and remarks precede the tables
     apart: bool = True  #: an empty line precedes it
+    indent: int = 2  #: of its tables
 
     def remark(self, word: str, text: str, role: Role = "dim") -> None:
         self.remarks.append(RemarkList([ReportRemark(word, text, role)]))
@@ -102,7 +109,7 @@ class ReportSection:
 class Report(ReportSection):
     """A plan or a result.
 
-    `document` makes its json, and `records` are its names and rows for csv and ndjson.
+    `document` makes its json; `records` are its names and rows for csv and, without `objects`, for ndjson.
     """
 
     leads: bool = False
@@ -111,6 +118,7 @@ class Report(ReportSection):
     sections: list[ReportSection] = field(default_factory=list)
     document: Callable[[], Mapping[str, Any]] = dict
     records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
+    objects: Iterable[Mapping[str, Any]] | None = None
 
 
 #: Columns of a finding in csv and ndjson.
