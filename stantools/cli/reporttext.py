@@ -59,6 +59,8 @@ def show_plan(report: Report) -> ExitCode:
 
 
 def print_report(report: Report) -> None:
+    if report.empty:
+        console.note(report.empty)
     _print_section(report)
     for section in report.sections:
         if section.apart:

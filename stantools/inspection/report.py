@@ -114,6 +114,7 @@ class Report(ReportSection):
 
     leads: bool = False
     code: ExitCode = ExitCode.CLEAN
+    empty: str = ""  #: the note to a reader, on stderr, that there is nothing to list
     warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
     sections: list[ReportSection] = field(default_factory=list)
     document: Callable[[], Mapping[str, Any]] = dict
