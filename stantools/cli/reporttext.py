@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,22 +61,32 @@ def show_plan(report: Report) -> ExitCode:
 def print_report(report: Report) -> None:
     if report.empty:
         console.note(report.empty)
-    _print_section(report)
-    for section in report.sections:
-        if section.apart:
-            click.echo()
-        _print_section(section, inner=True)
+    sections = [] if report.leads else report.sections
+    _print_section(report, sections)
+    for section in report.sections if report.leads else ():
+        _print_inner(section)
 
 
-def _print_section(section: ReportSection, *, inner: bool = False) -> None:
+def _print_inner(section: ReportSection) -> None:
+    if section.apart:
+        click.echo()
+    _print_section(section, inner=True)
+
+
+def _print_section(section: ReportSection, sections: Iterable[ReportSection] = (), *, inner: bool = False) -> None:
+    if section.store:
+        console.set_store(click.get_current_context(), section.store)
     if section.leads:
         _print_verdict(section)
         _print_facts(section)
+    listed = bool(section.findings) or any(table.rows for table in section.tables)
+    if inner and listed and (section.verdict or section.label):
+        click.echo()
     for table in section.tables:
-        if inner and section.verdict and table.rows:
-            click.echo()
         _print_table(table, section.indent if inner else None)
     print_findings(section.findings)
+    for each in sections:
+        _print_inner(each)
     if not section.leads:
         _print_facts(section)
         _print_verdict(section)
@@ -84,12 +94,14 @@ def _print_section(section: ReportSection, *, inner: bool = False) -> None:
 
 
 def _print_verdict(section: ReportSection) -> None:
-    text = console.wrapped(console.escape_lines(section.verdict), 2)
-    if section.label:
-        painted = _painted(console.escape_lines(section.verdict), section.role)
-        click.echo(console.wrapped(f"{console.escape_line(section.label)}: {painted}", 2))
-    elif section.verdict:
-        click.echo(_painted(text, section.role))
+    verdict = console.escape_lines(section.verdict)
+    if section.label and not verdict:
+        click.echo(_painted(console.escape(section.label), "accent"))
+    elif section.label:
+        text = f"{console.escape_line(section.label)}: {_painted(verdict, section.role)}"
+        click.echo(console.wrapped(text, 2))
+    elif verdict:
+        click.echo(_painted(console.wrapped(verdict, 2), section.role))
 
 
 def _print_facts(section: ReportSection) -> None:
@@ -104,10 +116,10 @@ def _print_table(table: ReportTable, indent: int | None) -> None:
     titles = [each.title for each in table.columns]
     right = [each.title for each in table.columns if each.number]
     fold = [each.title for each in table.columns if each.fold]
-    if isinstance(table.rows, Iterator):
-        print_table(titles, table.rows, right=right, fold=fold)
+    if table.stream is not None:
+        print_table(titles, table.stream, right=right, fold=fold)
         return
-    rows, margin = table.head(), indent or 0
+    rows, margin = table.rows if table.limit is None else table.rows[: table.limit], indent or 0
     if rows:
         click.echo(table_text(titles, rows, right=right, fold=fold, indent=margin), nl=indent is None)
     if table.limit != 0:

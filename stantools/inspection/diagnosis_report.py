@@ -165,7 +165,7 @@ def messages_section(diagnosis: Diagnosis, *, detailed: bool = False) -> ReportS
         (
             each.name,
             each.count,
-            described(each.readable) or "" if each.readable is not None else None,
+            described(each.readable) or "none" if each.readable is not None else None,
             described(each.recoverable, *each.older),
             described(each.archived),
             described(each.missing),

@@ -37,16 +37,12 @@ def columns(
 @dataclass
 class ReportTable:
     columns: Sequence[ReportColumn]
-    rows: Sequence[Sequence[Any]] | Iterator[Sequence[Any]]  #: an iterator for a table without a limit
+    rows: Sequence[Sequence[Any]] = ()
     limit: int | None = None  #: number of rows that are printed; 0 leaves the table to the browser
     noun: str = ""  #: a row, if some are left out
     rest: str = ""  #: where to find the others
     more: int = 0  #: number of rows that are not here
-
-    def head(self) -> Sequence[Sequence[Any]]:
-        """Returns the rows to print, at most `limit`."""
-        assert isinstance(self.rows, Sequence)
-        return self.rows if self.limit is None else self.rows[: self.limit]
+    stream: Iterator[Sequence[Any]] | None = None  #: rows that are too many to be held
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,7 @@ class NextStep:
 class ReportSection:
     """A part of a report with a conclusion of its own, such as one start of a server."""
 
-    label: str = ""  #: subject of the verdict
+    label: str = ""  #: subject of the verdict; without one, a heading
     verdict: str = ""  #: the most important fact, in a sentence
     role: Role = ""  #: meaning of the verdict
     facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
@@ -88,6 +84,7 @@ class ReportSection:
     leads: bool = True  #: verdict, facts and remarks precede the tables
     apart: bool = True  #: an empty line precedes it
     indent: int = 2  #: of its tables
+    store: str = ""  #: store in the commands of its findings, if it is not the user's
 
     def remark(self, word: str, text: str, role: Role = "dim") -> None:
         self.remarks.append(RemarkList([ReportRemark(word, text, role)]))
@@ -124,6 +121,8 @@ class Report(ReportSection):
 
 #: Columns of a finding in csv and ndjson.
 FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
+#: Columns of a difference.
+DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 
 
 def finding_records(

@@ -35,7 +35,7 @@ def subscriptions_report(view: Overview, ids: Sequence[int] = (), statuses: Sequ
     flat = ({**each, "pending": " ".join(map(str, each["pending"]))} for each in report.objects)
     report.records = names, ([each[name] for name in names] for each in flat)
     if any(len(subs) for _, subs in wanted):
-        report.tables.append(ReportTable(_SUBSCRIPTIONS, _rows(wanted)))
+        report.tables.append(ReportTable(_SUBSCRIPTIONS, stream=_rows(wanted)))
     else:
         report.empty = "no subscriptions"
     for problem in view.all_problems():
@@ -77,7 +77,7 @@ def clients_report(view: Overview) -> Report:
         for each in clients
     ]
     if rows:
-        report.tables.append(ReportTable(_CLIENTS, iter(rows)))
+        report.tables.append(ReportTable(_CLIENTS, stream=iter(rows)))
     else:
         report.empty = "no clients"
     problems = [each for each in view.problems if each.startswith("clients.dat: ")]
