@@ -232,7 +232,7 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
         return f"wire type {wire} does not go with this field", PartRole.WRONG
     if wire == _LENGTH_DELIMITED:
         if known.name == "conn_id":
-            return data.hex()[:_MAX_VALUE], PartRole.TEXT
+            return cut(data[:_MAX_VALUE].hex(), _MAX_VALUE), PartRole.TEXT
         role = PartRole.DATA if known.name == "data" else PartRole.TEXT
         return cut(escape(data[: _MAX_VALUE + 1]), _MAX_VALUE), role
     number = fieldscan.varint(data, 0)[0]
