@@ -40,29 +40,6 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def show(
-    document: Callable[[], Mapping[str, Any]],
-    table: Callable[[], object],
-    headers: Sequence[str] = (),
-    rows: Iterable[Sequence[Any]] = (),
-) -> None:
-    """Prints a result in the user's format.
-
-    Args:
-        document: Makes the json document.
-        table: Prints it for people.
-        headers: Column names in csv and ndjson.
-        rows: Their values; may be an iterator.
-    """
-    output = console.output()
-    if output == "json":
-        print_json(document())
-    elif output == "table":
-        table()
-    else:
-        rows_as(output, headers, rows)
-
-
 def show_records(
     path: str, headers: Sequence[str], rows: Iterable[Sequence[Any]], line: Callable[[Sequence[Any]], None]
 ) -> ExitCode:

@@ -76,14 +76,16 @@ def _print_inner(section: ReportSection) -> None:
 def _print_section(section: ReportSection, sections: Iterable[ReportSection] = (), *, inner: bool = False) -> None:
     if section.store:
         console.set_store(click.get_current_context(), section.store)
+    if section.heading:
+        click.echo(console.paint(console.escape(section.heading), "cyan", err=False))
     if section.leads:
         _print_verdict(section)
         _print_facts(section)
     listed = bool(section.findings) or any(table.rows for table in section.tables)
-    if inner and listed and (section.verdict or section.label):
+    if inner and listed and section.indent is not None and (section.verdict or section.heading):
         click.echo()
     for table in section.tables:
-        _print_table(table, section.indent if inner else None)
+        _print_table(table, section.indent)
     print_findings(section.findings)
     for each in sections:
         _print_inner(each)
@@ -95,9 +97,7 @@ def _print_section(section: ReportSection, sections: Iterable[ReportSection] = (
 
 def _print_verdict(section: ReportSection) -> None:
     verdict = console.escape_lines(section.verdict)
-    if section.label and not verdict:
-        click.echo(_painted(console.escape(section.label), "accent"))
-    elif section.label:
+    if section.label:
         text = f"{console.escape_line(section.label)}: {_painted(verdict, section.role)}"
         click.echo(console.wrapped(text, 2))
     elif verdict:

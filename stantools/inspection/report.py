@@ -73,7 +73,7 @@ class NextStep:
 class ReportSection:
     """A part of a report with a conclusion of its own, such as one start of a server."""
 
-    label: str = ""  #: subject of the verdict; without one, a heading
+    label: str = ""  #: subject of the verdict
     verdict: str = ""  #: the most important fact, in a sentence
     role: Role = ""  #: meaning of the verdict
     facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
@@ -83,7 +83,8 @@ class ReportSection:
     next: list[NextStep] = field(default_factory=list)
     leads: bool = True  #: verdict, facts and remarks precede the tables
     apart: bool = True  #: an empty line precedes it
-    indent: int = 2  #: of its tables
+    indent: int | None = 2  #: of its tables; an empty line follows tables without one
+    heading: str = ""
     store: str = ""  #: store in the commands of its findings, if it is not the user's
 
     def remark(self, word: str, text: str, role: Role = "dim") -> None:
@@ -110,6 +111,7 @@ class Report(ReportSection):
     """
 
     leads: bool = False
+    indent: int | None = None
     code: ExitCode = ExitCode.CLEAN
     empty: str = ""  #: the note to a reader, on stderr, that there is nothing to list
     warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
@@ -130,6 +132,13 @@ def finding_records(
 ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     """Returns findings as names and rows, for csv and ndjson."""
     return names, ([values[name] for name in names] for values in (each.as_json() for each in findings))
+
+
+def listing(name: str, values: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Report:
+    """Returns a report that only lists values: a table whose columns are their names, and json with the list."""
+    rows = (list(each.values()) for each in values)
+    table = ReportTable(columns(*(values[0] if values else ()), fold=fold), stream=rows)
+    return Report(tables=[table], document=lambda: {name: values})
 
 
 def command_line(*words: str) -> str:

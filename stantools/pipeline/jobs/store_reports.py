@@ -1,8 +1,8 @@
-"""The reports of verify, diff and salvage for many stores: a line for each, then those with problems."""
+"""The reports of verify, diff, salvage and migrate for many stores: a line for each, then those with problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stantools.errors import ExitCode
@@ -19,9 +19,19 @@ from stantools.inspection.report import (
     place_text,
 )
 from stantools.inspection.verify_report import severity_counts, verify_report
+from stantools.migration.migration_report import (
+    compared_text,
+    migration_plan_report,
+    migration_report,
+    plan_remarks,
+    results_json,
+)
+from stantools.migration.plan.migration_plan import Remark
 from stantools.migration.proof.stores import in_both
 from stantools.notation import and_more, counted, format_size
 from stantools.pipeline.jobs.diff import PairDifference
+from stantools.pipeline.jobs.migrate import MigrateResult
+from stantools.pipeline.jobs.migrateplans import PlannedStore
 from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
 from stantools.pipeline.jobs.stores import JobResult
 from stantools.pipeline.jobs.verify import StoreVerdict
@@ -29,12 +39,17 @@ from stantools.pipeline.jobs.verify import StoreVerdict
 _PLACE = ("file", "offset", "length", "reason", "sequences")
 #: Stores whose findings or losses are listed, and the places of each.
 _NAMED = 10
+#: Stores whose plans and results are shown in full.
+_SHOWN = 5
 _VERIFIED = columns(
     *("store", "channels", "messages", "bytes", "errors", "warnings", ""),
     numbers=("channels", "messages", "bytes", "errors", "warnings"),
 )
 _COMPARED = columns(
     *("store", "channels", "messages", "differences", ""), numbers=("channels", "messages", "differences")
+)
+_PLANNED = columns(
+    *("store", "streams", "messages", "consumers", "lost"), numbers=("streams", "messages", "consumers", "lost")
 )
 _SALVAGED = columns(
     *("store", "name", "channels", "messages", "bytes", "filled", "subs", "missing before", "lost by this step", ""),
@@ -52,7 +67,7 @@ def verify_stores_report(result: JobResult[StoreVerdict]) -> Report:
     else:
         report.tables.append(ReportTable(_VERIFIED, [_verified(each) for each in stores]))
         for each in unclean[:_NAMED]:
-            section = ReportSection(each.root, findings=each.verdict.findings, store=each.root, apart=False)
+            section = ReportSection(heading=each.root, findings=each.verdict.findings, store=each.root, apart=False)
             report.sections.append(section)
         _add_others(report, len(unclean), "with findings: see -o json\n")
         scanned = format_size(sum(each.verdict.bytes_scanned for each in stores))
@@ -92,7 +107,7 @@ def diff_stores_report(result: JobResult[PairDifference]) -> Report:
     unclean = [each for each in pairs if not each.clean]
     for each in unclean[:_NAMED]:
         root = each.pair.first.root if len(pairs) > 1 else ""
-        report.sections.append(ReportSection(root, findings=each.found.findings, apart=False))
+        report.sections.append(ReportSection(heading=root, findings=each.found.findings, apart=False))
     _add_others(report, len(unclean), "with differences: see -o json\n")
     messages, channels = (sum(getattr(each.found, name) for each in pairs) for name in ("messages", "channels"))
     text = in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
@@ -114,7 +129,7 @@ def salvage_stores_report(result: SalvageJobResult, *, dry_run: bool) -> Report:
     report.tables.append(ReportTable(_SALVAGED, [_salvaged(each) for each in result.stores]))
     lossy = [each for each in result.stores if each.report["summary"]["lossy"]]
     for store in lossy[:_NAMED]:
-        section = ReportSection(store.root, apart=False)
+        section = ReportSection(heading=store.root, apart=False)
         lost = [each for each in store.report["dropped"] if each["loss"]]
         texts = (f"{each['fate']}: {place_text(*(each[name] for name in _PLACE))}" for each in lost)
         section.list_details((ReportRemark("", text) for text in texts), limit=_NAMED, noun="place")
@@ -150,6 +165,52 @@ def _salvaged(store: SalvagedStore) -> tuple[Any, ...]:
         summary["lost_by_this_step"] or ("perhaps" if summary["lossy"] and not summary["missing_before"] else None),
         state,
     )
+
+
+def migrate_plans_report(planned: Sequence[PlannedStore], problems: Sequence[Remark]) -> Report:
+    report = Report()
+    if len(planned) <= _SHOWN:
+        for store in planned:
+            report.sections.append(_of_store(store, migration_plan_report(store.plan, ()), len(planned)))
+    else:
+        rows = []
+        for store in planned:
+            plan = store.plan
+            lost = plan.lost or ("yes" if plan.lossy else None)
+            rows.append((store.root, len(plan.streams), plan.messages, plan.consumers, lost))
+        report.tables.append(ReportTable(_PLANNED, rows))
+    report.list_remarks(plan_remarks(problems), "note")
+    return report
+
+
+def migrate_stores_report(result: MigrateResult) -> Report:
+    report = Report(code=result.exit_code, document=lambda: _migrate_document(result))
+    bad = [each for each in result.stores if not all(stream.good for stream in each[1])]
+    named = result.stores if len(result.stores) <= _SHOWN else bad[:_SHOWN]
+    for store, streams in named:
+        section = migration_report(store.plan, streams)
+        section.verdict = ""  # said of all stores
+        report.warnings += section.warnings
+        report.sections.append(_of_store(store, section, len(result.stores)))
+    if len(bad) > len(named):
+        others = and_more(len(bad) - len(named), "store")
+        report.sections.append(ReportSection(verdict=f"{others}; -o json lists all", apart=False))
+    if result.stores:
+        good = [stream for _, streams in result.stores for stream in streams if stream.good]
+        count = f"{counted(len(good), 'stream')} of {counted(len(result.stores), 'store')}"
+        report.verdict, report.role = f"{count} as planned{compared_text(good)}", "warn" if bad else "good"
+    return report
+
+
+def _of_store(store: PlannedStore, section: Report, stores: int) -> ReportSection:
+    section.heading, section.apart = store.root if stores > 1 else "", False
+    return section
+
+
+def _migrate_document(result: MigrateResult) -> dict[str, Any]:
+    stores = [{"store": store.root, **results_json(store.plan, streams)} for store, streams in result.stores]
+    clean = not result.failed and all(store["clean"] for store in stores)
+    return {"clean": clean, "stores": stores, "failed": [each.as_json() for each in result.failed]}
 
 
 def _findings(stores: Iterable[tuple[str, Iterable[Finding]]], names: tuple[str, ...]) -> Iterable[list[Any]]:
