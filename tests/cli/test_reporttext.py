@@ -44,8 +44,8 @@ def test_details_stand_below_their_verdict(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_a_section_without_a_verdict_has_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
-    section = ReportSection("node\x1b1", tables=[table(1)], apart=False, indent=0)
+def test_a_heading_precedes_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    section = ReportSection(heading="node\x1b1", tables=[table(1)], apart=False, indent=0)
     assert printed(capsys, Report(sections=[section])) == ["node\\x1b1", "", "  n", "---", "  0"]
 
 
