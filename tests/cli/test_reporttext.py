@@ -50,9 +50,7 @@ def test_a_heading_precedes_its_section(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(("limit", "more", "left"), [(None, 0, 0), (2, 0, 1), (None, 4, 4), (2, 4, 5), (0, 0, 0)])
-def test_left_out_rows_are_counted(
-    capsys: pytest.CaptureFixture[str], limit: int | None, more: int, left: int
-) -> None:
+def test_left_out_rows_are_counted(capsys: pytest.CaptureFixture[str], limit: int | None, more: int, left: int) -> None:
     lines = printed(capsys, Report(sections=[ReportSection(tables=[table(3, limit, more)], apart=False)]))
     assert [line for line in lines if "…" in line] == (
         [f"  … and {left} more row{'s' * (left > 1)}: see there"] if left else []

@@ -234,7 +234,14 @@ class TestAccount:
         report.sections.append(ReportSection(tables=[ReportTable(columns("client", "subs"), [("me", 2)])]))
         rows = AccountRows(report, 80)
         shown = [cell if isinstance(cell, str) else cell[0] for row in rows.rows(0, len(rows)) for cell in row]
-        assert [each for each in shown if each] == ["one", "two", "three", "a\\x1b: term 7", "b: error gone", "me: subs 2"]
+        assert [each for each in shown if each] == [
+            "one",
+            "two",
+            "three",
+            "a\\x1b: term 7",
+            "b: error gone",
+            "me: subs 2",
+        ]
 
     def test_warnings_come_first(self) -> None:
         report = Report(warnings=[ReportRemark("failed", "two", "bad", "again")])
