@@ -263,6 +263,13 @@ def and_more(count: int, noun: str = "", verb: str = "") -> str:
     return f"… and {counted(count, f'more {noun}', verb)}" if noun else f"… and {count} more"
 
 
+def cut(text: str, width: int) -> str:
+    """Returns a text in at most `width` characters; an ellipsis marks its missing end."""
+    if len(text) <= width:
+        return text
+    return text[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
 def some_of(names: Sequence[str], limit: int) -> str:
     """Lists the first names for people: `a, b, c and 4 more`."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stantools.notation import format_moment, format_uptime, parse_moment
+from stantools.notation import cut, format_moment, format_uptime, parse_moment
 
 
 def test_moments() -> None:
@@ -36,3 +36,11 @@ def test_moments_as_servers_write_them() -> None:
 )
 def test_time_spans(seconds: int, shown: str) -> None:
     assert format_uptime(seconds * 10**9 + 5) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("abcd", 1, "…"), ("abcd", 0, ""), ("", 0, ""), ("abcd", -1, "")],
+)
+def test_a_cut_text_shows_it(text: str, width: int, shown: str) -> None:
+    assert cut(text, width) == shown

@@ -80,10 +80,3 @@ def sparkline(values: list[float], width: int) -> str:
     if top <= 0:
         return _SPARKS[0] * len(shown)
     return "".join(_SPARKS[min(int(value / top * 7 + 0.5), 7)] for value in shown)
-
-
-def cut(text: str, width: int) -> str:
-    """Truncates a text to a number of characters and appends an ellipsis."""
-    if len(text) <= width:
-        return text
-    return text[: max(width - 1, 0)] + "…" if width > 0 else ""

@@ -15,6 +15,7 @@ from unicodedata import east_asian_width
 
 from stantools.browse.protobuf_fields import WireField, guesses, is_text, read_wire
 from stantools.escaping import escape, escape_line
+from stantools.notation import cut
 
 #: The syntax role of a piece of a line.
 Syntax = Literal["", "key", "string", "number", "word", "mark", "note"]
@@ -264,5 +265,4 @@ _UNSEEN = re.compile("[^ -~]")
 def preview(data: bytes, width: int) -> str:
     """Returns the beginning of a payload in one line of at most `width` characters, safe to show."""
     text = data[: width * 4].decode("utf-8", "surrogateescape")
-    shown = escape(_BREAKS.sub(" ", text))
-    return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"
+    return cut(escape(_BREAKS.sub(" ", text)), width)

@@ -26,7 +26,7 @@ from stantools.format.layout import (
 )
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import LOGS, FileKind
-from stantools.notation import format_time
+from stantools.notation import cut, format_time
 
 #: Fields and index records that are listed one by one; the rest is one part.
 _MAX_PARTS = 512
@@ -227,14 +227,14 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known is None:
         if wire == 0:
             return f"{fieldscan.varint(data, 0)[0]:,}", PartRole.UNKNOWN
-        return _cut(escape(data[:_MAX_VALUE])), PartRole.UNKNOWN
+        return cut(escape(data[: _MAX_VALUE + 1]), _MAX_VALUE), PartRole.UNKNOWN
     if (known.type == FieldDescriptor.TYPE_BYTES) != (wire == _LENGTH_DELIMITED) or wire not in (0, _LENGTH_DELIMITED):
         return f"wire type {wire} does not go with this field", PartRole.WRONG
     if wire == _LENGTH_DELIMITED:
         if known.name == "conn_id":
-            return data.hex()[:_MAX_VALUE], PartRole.TEXT
+            return cut(data[:_MAX_VALUE].hex(), _MAX_VALUE), PartRole.TEXT
         role = PartRole.DATA if known.name == "data" else PartRole.TEXT
-        return _cut(escape(data[:_MAX_VALUE])), role
+        return cut(escape(data[: _MAX_VALUE + 1]), _MAX_VALUE), role
     number = fieldscan.varint(data, 0)[0]
     if known.type == FieldDescriptor.TYPE_BOOL:
         return "yes" if number else "no", PartRole.NUMBER
@@ -243,7 +243,3 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known.name == "timestamp":
         return f"{number} = {format_time(number)}", PartRole.TIME
     return f"{number:,}", PartRole.NUMBER
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"

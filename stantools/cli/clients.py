@@ -10,11 +10,10 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import node_option, reading_options, store_argument, verb
-from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode
+from stantools.cli.output import show_records
+from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
-    from stantools.inspection.overview import Overview
     from stantools.store.directory import Datastore
     from stantools.store.read_options import ReadOptions
 
@@ -45,60 +44,14 @@ def command(store: Path, history: bool, read_options: ReadOptions) -> int:
         opened = source.store()
         return show_records(str(opened.path), _HISTORY, _records(opened), _print_record)
     from stantools.inspection.source_queries import source_overview
+    from stantools.inspection.subscribers_report import clients_report
 
     result, node = source_overview(source)
     if not node and result.server and result.server.node_id:
         console.note(
             "the node is clustered: its clients are in the Raft log, not in clients.dat; name the node's directory"
         )
-    return _print(result)
-
-
-def _print(result: Overview) -> int:
-    rows = list(_rows(result))
-    headers = tuple(rows[0]) if rows else ("id",)
-    document = {"path": result.path, "clients": rows}
-    show(lambda: document, lambda: _print_table(rows), headers, (list(row.values()) for row in rows))
-    problems = [problem for problem in result.problems if problem.startswith("clients.dat: ")]
-    for problem in problems:
-        console.warning(problem)
-    return ExitCode.FINDINGS if problems else ExitCode.CLEAN
-
-
-def _rows(result: Overview) -> Iterator[dict[str, Any]]:
-    from stantools.format.proto import store_pb2 as pb
-    from stantools.inspection.overview import ClientList
-    from stantools.inspection.subscribers import fields_json
-
-    found = ClientList(result.clients)
-    for channel in result.channels:
-        found.add(channel)
-    for each in found.clients():
-        yield {
-            **fields_json(each.info or pb.ClientInfo(id=each.id)),
-            "registered": each.info is not None,
-            "subscriptions": each.subscriptions,
-            "pending": each.pending,
-        }
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        console.note("no clients")
-        return
-    headers = ("client", "registered", "subscriptions", "pending", "heartbeat inbox", "ping")
-    cells = [
-        (
-            row["id"],
-            row["registered"],
-            row["subscriptions"],
-            row["pending"],
-            row["hb_inbox"],
-            f"{row['ping_interval']}s x {row['ping_max_out']}" if row["ping_interval"] else None,
-        )
-        for row in rows
-    ]
-    print_table(headers, cells, right=("subscriptions", "pending"))
+    return show(clients_report(result))
 
 
 def _print_record(row: Sequence[Any]) -> None:

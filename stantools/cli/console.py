@@ -62,8 +62,8 @@ def store() -> str:
     return str(_setting("store", ""))
 
 
-def note(text: str) -> None:
-    _say(f"stantools: {escape_lines(text)}")
+def note(text: str, remedy: str = "") -> None:
+    _say(f"stantools: {escape_lines(text)}", remedy)
 
 
 def warning(text: str, remedy: str = "") -> None:

@@ -19,9 +19,7 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.connection_options import connection_options, or_selected
-from stantools.cli.output import show, table_text
-from stantools.cli.reporttext import print_findings
-from stantools.cli.reporttext import show as show_report
+from stantools.cli.reporttext import show
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 
@@ -32,13 +30,9 @@ if TYPE_CHECKING:
     from stantools.inspection.report import Report
     from stantools.migration.proof.stream_proof import Proof
     from stantools.nats.connect_options import ConnectOptions
-    from stantools.pipeline.jobs.diff import PairDifference
-    from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.store.read_options import ReadOptions
 
-#: Columns of a difference in csv and ndjson.
-DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 
 
@@ -78,7 +72,7 @@ def command(
         report = _with_stream(store, other, channels, workers, connect_options, read_options)
     else:
         report = _with_store(store, Path(other), channels, workers, read_options)
-    return show_report(report)
+    return show(report)
 
 
 @pipeline.job("diff", *_FORMATS)
@@ -97,8 +91,8 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
     Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
     """
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.report import finding_records
     from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
+    from stantools.pipeline.jobs.store_reports import diff_stores_report
 
     for path in (stores, others):
         if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
@@ -110,12 +104,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
         result = run_diff(work, plan, progress=shown.advance)
     for each in result.stores:
         _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)
-    rows = (
-        [each.pair.first.root, each.pair.second.root, *row]
-        for each in result.stores
-        for row in finding_records(each.found.findings, DIFFERENCE_COLUMNS)[1]
-    )
-    show(result.as_json, lambda: _print_pairs(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)
+    show(diff_stores_report(result))
     return pipeline.ended(result)
 
 
@@ -123,7 +112,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
-    from stantools.migration.proof.stores import compare_stores
+    from stantools.migration.proof.stores import compare_stores, in_both
     from stantools.sources.source import Capability
 
     sources = [open_source(path, read_options, Capability.SURVEY, channels=channels) for path in (store, other)]
@@ -144,7 +133,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
         shown.found(*found.findings)
     _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    return _report(found.findings, facts, _in_both(found.messages, found.channels))
+    return _report(found.findings, facts, in_both(found.messages, found.channels))
 
 
 def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
@@ -237,13 +226,8 @@ def _tell_damage(stores: tuple[str, str], damaged: tuple[bool, bool]) -> None:
             console.note(f"{console.escape(path)} is damaged; only its intact data was compared")
 
 
-def _in_both(messages: int, channels: int) -> str:
-    verb = "is" if messages == 1 else "are"
-    return f"{counted(messages, 'message')} in {counted(channels, 'channel')} {verb} in both stores"
-
-
 def _report(findings: Sequence[Finding], facts: Mapping[str, Any], text: str) -> Report:
-    from stantools.inspection.report import Report, finding_records
+    from stantools.inspection.report import DIFFERENCE_COLUMNS, Report, finding_records
 
     report = Report(findings=findings, records=finding_records(findings, DIFFERENCE_COLUMNS))
     report.document = lambda: {**facts, "findings": [each.as_json() for each in findings]}
@@ -253,35 +237,3 @@ def _report(findings: Sequence[Finding], facts: Mapping[str, Any], text: str) ->
     else:
         report.verdict, report.role = f"no difference: {text}", "good"
     return report
-
-
-def _print_pairs(result: JobResult[PairDifference]) -> None:
-    pairs = result.stores
-    if len(pairs) > 1:
-        headers = ("store", "channels", "messages", "differences", "")
-        click.echo(table_text(headers, map(_line, pairs), right=headers[1:4]))
-    unclean = [pair for pair in pairs if not pair.clean]
-    for pair in unclean[: pipeline.NAMED]:
-        if len(pairs) > 1:
-            pipeline.print_heading(pair.pair.first.root, "\n")
-        print_findings(pair.found.findings)
-    console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with differences: see -o json\n")
-    messages, channels = (sum(getattr(pair.found, name) for pair in pairs) for name in ("messages", "channels"))
-    text = _in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
-    if result.clean:
-        click.echo(console.paint(f"no difference: {text}", "green", err=False))
-        return
-    found = counted(sum(len(pair.found.findings) for pair in pairs), "finding")
-    failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
-    click.echo(console.paint(f"different: {found}{failed}; {text}", "red", err=False))
-
-
-def _line(pair: PairDifference) -> tuple[object, ...]:
-    found = pair.found
-    return (
-        pair.pair.first.root,
-        found.channels,
-        found.messages,
-        len(found.findings) or None,
-        "no difference" if pair.clean else "different",
-    )

@@ -5,41 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from stantools.cli import console
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, store_argument, verb
-from stantools.cli.diagnosis import (
-    ServerFlags,
-    examine,
-    examine_node,
-    print_advice,
-    print_outcomes,
-    print_starts,
-    print_verdict,
-)
-from stantools.cli.output import show
-from stantools.errors import ExitCode
+from stantools.cli.reporttext import show
+from stantools.inspection.start_options import StartOptions
 
 if TYPE_CHECKING:
-    from stantools.inspection.advice import Diagnosis
-    from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.store.read_options import ReadOptions
 
-_MANY = 8
-_ALL = ": `stantools verify STORE`"
-
-server_options = options_of(
-    ServerFlags, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer")
+start_options = options_of(
+    StartOptions, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer")
 )
 
 
 @verb("doctor", "table", "json", tables=False)
 @store_argument
 @node_option
-@server_options
+@start_options
 @reading_options()
-def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
+def command(store: Path, server: StartOptions, read_options: ReadOptions) -> int:
     """Show the state of STORE, what a start of the server would destroy, and the one next command.
 
     The first line is the verdict: healthy; flawed (nothing is damaged, but something differs from the files of a
@@ -54,39 +37,12 @@ def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start.
     """
     from stantools.cli.opening import open_source
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.diagnosis_report import diagnosis_report
+    from stantools.inspection.source_queries import diagnose_node_source, diagnose_source
     from stantools.sources.source import Capability
 
     source = open_source(store, read_options, Capability.FORECAST)
-    diagnosis = examine_node(source, server) if source.node else examine(source, server)
-    show(diagnosis.as_json, lambda: _print(diagnosis))
-    return exit_code(diagnosis)
-
-
-def exit_code(diagnosis: Diagnosis | NodeDiagnosis) -> ExitCode:
-    from stantools.inspection.advice import Health
-
-    return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
-
-
-def _print(diagnosis: Diagnosis | NodeDiagnosis) -> None:
-    from stantools.inspection.advice import Diagnosis
-    from stantools.inspection.findings import worst_first
-
-    print_verdict(diagnosis)
-    if isinstance(diagnosis, Diagnosis):
-        if diagnosis.starts:
-            click.echo()
-            print_starts(diagnosis.starts)
-        click.echo()
-        print_outcomes(diagnosis)
-    ranked = worst_first(each for each in diagnosis.verified.findings if each.severity.value != "info")
-    if ranked:
-        click.echo("\nwrong:")
-        for each in ranked[:_MANY]:
-            place = console.escape(each.file) + (f" at {each.offset}" if each.offset is not None else "")
-            click.echo(
-                console.wrapped(f"  {place}: {console.escape_line(each.detail)} ({each.code})".replace("  : ", "  "), 4)
-            )
-        console.left_out(len(ranked) - _MANY, "finding", head="  ", tail=_ALL)
-    click.echo()
-    print_advice(diagnosis.advice)
+    if source.node:
+        return show(diagnosis_report(diagnose_node_source(source, server.workers, ByteProgress)))
+    return show(diagnosis_report(diagnose_source(source, server, ByteProgress)))

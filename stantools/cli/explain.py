@@ -11,7 +11,8 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import verb
-from stantools.cli.output import print_json, print_table, show
+from stantools.cli.output import print_json
+from stantools.cli.reporttext import show
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError, readable
 from stantools.escaping import shell_word
 from stantools.notation import counted
@@ -35,6 +36,7 @@ def command(words: tuple[str, ...]) -> int:
     """
     from stantools.inspection.catalogue import CATALOGUE
     from stantools.inspection.explain import explain, explain_log, similar_codes
+    from stantools.inspection.report import listing
 
     text = " ".join(words)
     log = _log(words)
@@ -44,9 +46,7 @@ def command(words: tuple[str, ...]) -> int:
         found = explain_log(text.splitlines()) if "\n" in text.strip() else explain(text)
     if not words and not found and (log is None or not log.lines):
         codes = [{"code": e.code, "severity": e.severity.value, "meaning": e.meaning} for e in CATALOGUE.values()]
-        rows = ([*each.values()] for each in codes)
-        show(lambda: {"codes": codes}, lambda: print_table(tuple(codes[0]), rows, fold=("meaning",)))
-        return ExitCode.CLEAN
+        return show(listing("codes", codes, fold=("meaning",)))
     if not found and log is None:
         close = similar_codes(text)
         raise UsageError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,43 +16,11 @@ from stantools.cli.click_options import (
     store_argument,
     verb,
 )
-from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
-from stantools.errors import ExitCode
-from stantools.notation import and_more, counted, format_size, format_time
+from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
-    from stantools.inspection.node import NodeReport
-    from stantools.inspection.overview import Overview
-    from stantools.sources.source import Source
     from stantools.store.limits import StoreLimits
     from stantools.store.read_options import ReadOptions
-
-_CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
-_STREAM_COLUMNS = (
-    "account",
-    "name",
-    "first_seq",
-    "last_seq",
-    "messages",
-    "bytes",
-    "num_deleted",
-    "num_subjects",
-    "blocks",
-    "consumers",
-)
-_STREAM_HEADERS = (
-    "account",
-    "stream",
-    "first",
-    "last",
-    "messages",
-    "bytes",
-    "deleted",
-    "subjects",
-    "blocks",
-    "consumers",
-)
-_MANY = 20
 
 
 @verb("info", "table", "json", "ndjson", "csv")
@@ -86,215 +53,23 @@ def command(
     """
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
+    from stantools.inspection.overview_report import overview_report, streams_report
     from stantools.inspection.source_queries import source_overview
     from stantools.sources.source import Capability
 
     source = open_source(store, read_options, Capability.OVERVIEW, channels=channels)
-    if source.streams:
-        return _print_streams(source, channels)
     with ByteProgress("info") as shown:
-        result, node = source_overview(
-            source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance
-        )
-    return _print(result, limits is not None, slices, node)
+        if source.streams:
+            from stantools.inspection.stream_overview import stream_overviews
 
-
-def _print_streams(source: Source, patterns: tuple[str, ...]) -> int:
-    from stantools.cli.progress import ByteProgress
-    from stantools.inspection.stream_overview import stream_overviews
-
-    with ByteProgress("info") as shown:
-        streams = list(stream_overviews(source, patterns=patterns, progress=shown.advance))
-    output = console.output()
-    if output == "json":
-        listed = [each.as_json() for each in streams]
-        print_json({"kind": "jetstream", "path": str(source.path), "streams": listed})
-    elif output == "ndjson":
-        stream_ndjson(each.as_json() for each in streams)
-    else:
-        rows = [
-            (
-                each.account,
-                each.name,
-                each.first_seq,
-                each.last_seq,
-                each.messages,
-                each.bytes,
-                each.num_deleted,
-                each.num_subjects,
-                len(each.blocks),
-                len(each.consumers),
+            return show(
+                streams_report(source, list(stream_overviews(source, patterns=channels, progress=shown.advance)))
             )
-            for each in streams
-        ]
-        if output == "csv":
-            print_csv(_STREAM_COLUMNS, rows)
-        else:
-            click.echo(table_text(_STREAM_HEADERS, rows, right=_STREAM_HEADERS[2:]), nl=False)
-    problems = [f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems] + source.flaws
-    for problem in problems[:_MANY]:
-        console.warning(console.escape(problem))
-    if len(problems) > _MANY:
-        console.warning(and_more(len(problems) - _MANY))
-    return ExitCode.FINDINGS if problems else ExitCode.CLEAN
-
-
-def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> int:
-    output = console.output()
-    if output == "json":
-        print_json(result.as_json(streamed=True) | ({"node": node.as_json()} if node else {}))
-    elif output == "ndjson":
-        stream_ndjson(channel.as_json(streamed=True) for channel in result.channels)
-    elif output == "csv":
-        rows = (
-            channel.as_json(streamed=True)
-            | {"slices": len(channel.slices), "subscriptions": len(channel.subscriptions)}
-            for channel in result.channels
+        view, node = source_overview(source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance)
+    code = show(overview_report(view, node, limited=limits is not None, slices=slices))
+    if code:
+        forecast = "" if node else "; for the server's behaviour: stantools forecast STORE"
+        console.note(
+            f"for {'problems and remedies' if node else 'the intact messages'}: stantools verify STORE{forecast}"
         )
-        print_csv(_CHANNEL_COLUMNS, ([row[name] for name in _CHANNEL_COLUMNS] for row in rows))
-    else:
-        _print_tables(result, limited, slices, node)
-    return _report(result, node)
-
-
-def _report(result: Overview, node: NodeReport | None) -> int:
-    problems = list(result.all_problems())
-    if node:
-        problems += [f"{each.file or each.channel}: {each.detail}" for each in node.findings if each.severity != "info"]
-    for problem in problems[:_MANY]:
-        console.warning(console.escape(problem))
-    if len(problems) > _MANY:
-        console.warning(and_more(len(problems) - _MANY))
-    if not problems:
-        return ExitCode.CLEAN
-    if node:
-        console.note("for problems and remedies: stantools verify STORE")
-        return ExitCode.FINDINGS
-    console.note(
-        "for the intact messages: stantools verify STORE; for the server's behaviour: stantools forecast STORE"
-    )
-    return ExitCode.FINDINGS
-
-
-def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> None:
-    facts = _facts(result, limited, node)
-    click.echo(table_text(("store", path := console.escape(result.path)), facts, fold=(path,)), nl=False)
-    if node and node.snapshots:
-        kept: list[tuple[Any, ...]] = [
-            (each.name, each.term, each.index, each.size, each.usable) for each in node.snapshots
-        ]
-        titles = ("snapshot", "term", "index", "size", "usable")
-        click.echo("\n" + table_text(titles, kept, right=titles[1:4]), nl=False)
-    if result.clients:
-        rows = [(c.id, c.hb_inbox, c.conn_id.hex() if not c.conn_id.isascii() else c.conn_id) for c in result.clients]
-        shown = rows[:_MANY]
-        if len(rows) > _MANY:
-            shown.append((b"and more", f"{len(rows) - _MANY} (see: stantools clients)".encode(), b""))
-        click.echo("\n" + table_text(("client", "heartbeat inbox", "connection"), shown), nl=False)
-    if result.channels:
-        click.echo("\n" + _channels_table(result, limited), nl=False)
-    subscriptions = sum(len(channel.subscriptions) for channel in result.channels)
-    if subscriptions:
-        each_of_all = ((channel.name, each) for channel in result.channels for each in channel.subscriptions)
-        rows_ = [
-            (
-                name,
-                each.state.id,
-                each.status.value,
-                each.state.client_id,
-                each.state.durable_name or each.state.q_group,
-                each.state.last_sent,
-                len(each.pending),
-                each.lag,
-            )
-            for name, each in islice(each_of_all, 2 * _MANY)
-        ]
-        headers = ("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag")
-        click.echo("\n" + table_text(headers, rows_, right=("sub", "last sent", "pending", "lag")), nl=False)
-        console.left_out(subscriptions - len(rows_), tail=": stantools subs STORE")
-    if slices:
-        click.echo("\n" + _slices_table(result), nl=False)
-
-
-def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tuple[str, Any]]:
-    from stantools.store.read_options import polynomial_name
-
-    server = result.server
-    known = server.cluster_id if server else node.files.cluster_id if node else None
-    facts: list[tuple[str, Any]] = [
-        ("cluster id", known or "unknown: server.dat could not be read"),
-        ("clients", len(result.clients)),
-        ("channels", len(result.channels)),
-        ("messages", sum((each.logical or each).count for each in result.channels)),
-        ("size", format_size(sum(each.disk_bytes for each in result.channels))),
-    ]
-    if not node or node.files.data:
-        facts[1:1] = [("written by", result.era), ("CRC polynomial", polynomial_name(result.polynomial))]
-    if identity := node.node_id if node else server.node_id if server else None:
-        facts[1:1] = [("node id", identity)]
-    if node:
-        facts += node.facts()
-    elif server and server.node_id:
-        facts.append(("clustered", "clients and subscriptions are in the node's Raft log, not in this store"))
-    if limited:
-        hidden = sum(each.logical.removed for each in result.channels if each.logical)
-        facts.append(("hidden by the limits", counted(hidden, "message", "that is/that are") + " still on disk"))
-    if any(each.encrypted for each in result.channels):
-        facts.append(("encryption", "payloads may be encrypted; give the server's key to find out"))
-    for title, names in (
-        ("leftover files", result.leftovers),
-        ("ignored symbolic links", result.symlinks),
-        ("foreign files", result.foreign),
-        ("raft logs", result.raft_logs),
-    ):
-        if names:
-            facts.append((title, ", ".join(names)))
-    for names in result.case_collisions:
-        facts.append(("differ only by case", ", ".join(names)))
-    if result.witness:
-        facts.append(("last start", "with the truncate option (.truncate.lck exists)"))
-    return facts
-
-
-def _channels_table(result: Overview, limited: bool) -> str:
-    headers = ["channel", "first", "last", "messages", "bytes", "slices", "subs", "newest"]
-    if limited:
-        headers.insert(5, "on disk")
-    rows = []
-    for channel in result.channels:
-        seen = channel.logical or channel
-        filled = [each for each in channel.slices if each.count]
-        newest = format_time(filled[-1].last_timestamp) if filled else None
-        row = [
-            channel.name,
-            seen.first_seq,
-            seen.last_seq,
-            seen.count,
-            seen.bytes,
-            f"{len(channel.slices)}+{len(channel.archived)} .bak" if channel.archived else len(channel.slices),
-            len(channel.subscriptions),
-            newest,
-        ]
-        if limited:
-            row.insert(5, counted(channel.count, "message"))
-        rows.append(row)
-    return table_text(headers, rows, right=("first", "last", "messages", "bytes", "slices", "subs", "on disk"))
-
-
-def _slices_table(result: Overview) -> str:
-    rows = [
-        (
-            channel.name,
-            each.files.name,
-            each.first_seq,
-            each.last_seq,
-            each.count,
-            each.files.data_size,
-            each.source.value,
-            format_time(each.first_timestamp) if each.count else None,
-        )
-        for channel in result.channels
-        for each in (*channel.archived, *channel.slices)
-    ]
-    headers = ("channel", "slice", "first", "last", "messages", "file size", "known from", "oldest")
-    return table_text(headers, rows, right=("first", "last", "messages", "file size"))
+    return code

@@ -29,7 +29,6 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, or_selected
-from stantools.cli.migrationview import show_plans, show_stores
 from stantools.cli.reporttext import preview, show
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
@@ -481,6 +480,7 @@ def job(
     from stantools.notation import counted
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
+    from stantools.pipeline.jobs.store_reports import migrate_plans_report, migrate_stores_report
 
     target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
     options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
@@ -501,7 +501,7 @@ def job(
         failed += unread
         if not planned:
             result = MigrateResult(failed=failed)
-            show_stores(result)
+            show(migrate_stores_report(result))
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
         migration = StoresMigration(planned, sources, target, apply_options, job_options.plans)
@@ -510,7 +510,7 @@ def job(
                 result = migration.verify(work, watch)
         else:
             problems = migration.problems()
-            show_plans(planned, problems)
+            preview(migrate_plans_report(planned, problems))
             if consent.dry_run:
                 pipeline.report_failed(failed)
                 return foreseen(problems, findings=bool(migration.lossy or failed))
@@ -525,7 +525,7 @@ def job(
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed
-    show_stores(result)
+    show(migrate_stores_report(result))
     return pipeline.ended(result)
 
 

@@ -18,7 +18,7 @@ from stantools.sources.door import open_source as open_path
 from stantools.sources.door import recognise
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
-from stantools.store.locks import StoreUse, check_not_in_use, find_uses, log_lock_holder
+from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles, node_of
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
@@ -171,13 +171,6 @@ def describe_node(ctx: click.Context, text: str) -> str:
     if ctx.meta.setdefault(_NODES, {}).setdefault(node.path, node) is not node:
         raise ValueError(f"two nodes are called {node.path}")
     return str(node.path)
-
-
-def signs_of_use(source: Source) -> list[StoreUse]:
-    """Returns signs that a program uses a source; nothing uses the private copy of an archive."""
-    if source.sql:
-        return [StoreUse("handle", detail)] if (detail := source.sql.active_server()) else []
-    return [] if source.archived else find_uses(source.place)
 
 
 def check_stopped(sources: Iterable[Source], *, force: bool) -> None:

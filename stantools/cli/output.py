@@ -20,6 +20,7 @@ from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.errors import ExitCode
 from stantools.escaping import known
+from stantools.notation import cut
 
 SCHEMA = 1
 #: Minimum width of a text column.
@@ -37,29 +38,6 @@ _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 def print_json(value: Mapping[str, Any]) -> None:
     _stream({"schema": SCHEMA, **value}, "\n")
     sys.stdout.write("\n")
-
-
-def show(
-    document: Callable[[], Mapping[str, Any]],
-    table: Callable[[], object],
-    headers: Sequence[str] = (),
-    rows: Iterable[Sequence[Any]] = (),
-) -> None:
-    """Prints a result in the user's format.
-
-    Args:
-        document: Makes the json document.
-        table: Prints it for people.
-        headers: Column names in csv and ndjson.
-        rows: Their values; may be an iterator.
-    """
-    output = console.output()
-    if output == "json":
-        print_json(document())
-    elif output == "table":
-        table()
-    else:
-        rows_as(output, headers, rows)
 
 
 def show_records(
@@ -252,7 +230,7 @@ class _TextColumn:
         if self._fold:
             return textwrap.fill(text, self.width)
         console.tell_cut()
-        return text[: self.width - 1] + "…"
+        return cut(text, self.width)
 
 
 def _total(columns: Sequence[_TextColumn]) -> int:

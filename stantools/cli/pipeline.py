@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Stores whose findings or losses are printed.
-NAMED = 10
 #: Bytes from which Spark may be worth its start; with less even the slowest job ends in this process before Spark has
 #: started (benchmarks/RESULTS.md, "Pipeline: start of Spark").
 SPARK_PAYS = 2 << 30
@@ -300,10 +298,6 @@ def ended(result: JobResult[Any] | MigrateResult | Stats) -> int:
     """Reports failures on stderr; returns the exit code."""
     report_failed(result.failed)
     return result.exit_code
-
-
-def print_heading(root: str, end: str = "") -> None:
-    click.echo(console.paint(console.escape(root), "cyan", err=False) + end)
 
 
 def submit_file() -> Path:

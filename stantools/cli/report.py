@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from stantools.cli import console
 from stantools.cli.click_options import options_of, reading_options, store_argument, verb
-from stantools.cli.diagnosis import examine, print_verdict
-from stantools.cli.doctor import exit_code, server_options
-from stantools.cli.output import show
+from stantools.cli.doctor import start_options
+from stantools.cli.reporttext import show
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.install_hints import install_command
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.diagnosis import ServerFlags
+    from stantools.inspection.start_options import StartOptions
     from stantools.store.read_options import ReadOptions
 
 OVERWRITE = Option(help="Replace an existing page.", default=False)
@@ -33,9 +32,9 @@ class ReportPage:
 @verb("report", "table", "json", tables=False)
 @store_argument
 @options_of(ReportPage, "page")
-@server_options
+@start_options
 @reading_options()
-def command(store: Path, page: ReportPage, server: ServerFlags, read_options: ReadOptions) -> int:
+def command(store: Path, page: ReportPage, server: StartOptions, read_options: ReadOptions) -> int:
     """Write an HTML page about STORE, for a ticket or a browser.
 
     It combines `stantools doctor`, `verify`, `forecast` and `subs`: the verdict, the one next command, the effects of a
@@ -47,7 +46,10 @@ def command(store: Path, page: ReportPage, server: ServerFlags, read_options: Re
     cases.
     """
     from stantools.cli.opening import open_source
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.diagnosis_report import verdict_report
     from stantools.inspection.overview import overview
+    from stantools.inspection.source_queries import diagnose_source
     from stantools.sources.source import Capability
 
     check_page(page.html, overwrite=page.overwrite)
@@ -57,11 +59,10 @@ def command(store: Path, page: ReportPage, server: ServerFlags, read_options: Re
     from stantools.pages.storepage import Pictures, store_page
 
     pictures = Pictures(opened.crc)
-    diagnosis = examine(source, server, pictures.add)
+    diagnosis = diagnose_source(source, server, ByteProgress, pictures.add)
     text = store_page(diagnosis, overview(opened, workers=server.workers), pictures, time.time_ns())
     write_page(page.html, text)
-    show(lambda: {**diagnosis.as_json(), "page": str(page.html)}, lambda: print_verdict(diagnosis))
-    return exit_code(diagnosis)
+    return show(verdict_report(diagnosis, str(page.html)))
 
 
 def check_page(path: Path, *, overwrite: bool) -> None:

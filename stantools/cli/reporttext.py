@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.output import print_json, print_table, rows_as, stream_ndjson, table_text
 from stantools.errors import ExitCode
 from stantools.notation import and_more, counted
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
-    from stantools.inspection.report import NextStep, RemarkList, Report, ReportTable
+    from stantools.inspection.report import NextStep, RemarkList, Report, ReportSection, ReportTable
 
-#: Remarks of one kind, and findings, that are printed.
-_REMARKS = 20
+#: Warnings and findings that are printed.
+_WARNINGS = 20
 _FINDINGS = 50
+_SAY = {"bad": console.error, "warn": console.warning, "dim": console.note}
 _COLORS = {"good": "green", "warn": "yellow", "bad": "red", "accent": "cyan"}
 _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -28,14 +29,16 @@ _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 def show(report: Report) -> ExitCode:
     """Prints a report in the user's format; returns its exit code."""
     output = console.output()
-    for each in report.warnings[:_REMARKS]:
-        (console.error if each.role == "bad" else console.warning)(each.text, each.remedy)
-    if len(report.warnings) > _REMARKS:
-        console.warning(f"{and_more(len(report.warnings) - _REMARKS)}: see -o json")
+    for each in report.warnings[:_WARNINGS]:
+        _SAY[each.role](each.text, each.remedy)
+    if len(report.warnings) > _WARNINGS:
+        console.warning(f"{and_more(len(report.warnings) - _WARNINGS)}: see -o json")
     if output == "json":
         print_json(report.document())
     elif output == "table":
         print_report(report)
+    elif output == "ndjson" and report.objects is not None:
+        stream_ndjson(report.objects)
     else:
         rows_as(output, *report.records)
     return report.code
@@ -56,39 +59,92 @@ def show_plan(report: Report) -> ExitCode:
 
 
 def print_report(report: Report) -> None:
-    for table in report.tables:
-        _print_table(table)
-    print_findings(report.findings)
-    for listed in report.remarks:
+    if report.empty:
+        console.note(report.empty)
+    sections = [] if report.leads else report.sections
+    _print_section(report, sections)
+    for section in report.sections if report.leads else ():
+        _print_inner(section)
+
+
+def _print_inner(section: ReportSection) -> None:
+    if section.apart:
+        click.echo()
+    _print_section(section, inner=True)
+
+
+def _print_section(section: ReportSection, sections: Iterable[ReportSection] = (), *, inner: bool = False) -> None:
+    if section.store:
+        console.set_store(click.get_current_context(), section.store)
+    if section.heading:
+        click.echo(console.paint(console.escape(section.heading), "cyan", err=False))
+    if section.leads:
+        _print_verdict(section)
+        _print_facts(section)
+    listed = bool(section.findings) or any(table.rows for table in section.tables)
+    if inner and listed and section.indent is not None and (section.verdict or section.heading):
+        click.echo()
+    for table in section.tables:
+        _print_table(table, section.indent)
+    print_findings(section.findings)
+    for each in sections:
+        _print_inner(each)
+    if not section.leads:
+        _print_facts(section)
+        _print_verdict(section)
+    _print_next(section.next)
+
+
+def _print_verdict(section: ReportSection) -> None:
+    verdict = console.escape_lines(section.verdict)
+    if section.label:
+        text = f"{console.escape_line(section.label)}: {_painted(verdict, section.role)}"
+        click.echo(console.wrapped(text, 2))
+    elif verdict:
+        click.echo(_painted(console.wrapped(verdict, 2), section.role))
+
+
+def _print_facts(section: ReportSection) -> None:
+    remarks = section.remarks
+    for listed in remarks:
         _print_remarks(listed)
-    for label, value in report.facts:
+    for label, value in section.facts:
         click.echo(console.wrapped(f"{label}: {console.escape_line(value)}", 2))
-    if report.verdict:
-        click.echo(_painted(console.wrapped(console.escape_lines(report.verdict), 2), report.role))
-    _print_next(report.next)
 
 
-def _print_table(table: ReportTable) -> None:
-    rows = table.rows if table.limit is None else table.rows[: table.limit]
+def _print_table(table: ReportTable, indent: int | None) -> None:
+    titles = [each.title for each in table.columns]
+    right = [each.title for each in table.columns if each.number]
+    fold = [each.title for each in table.columns if each.fold]
+    if table.stream is not None:
+        print_table(titles, table.stream, right=right, fold=fold)
+        return
+    rows, margin = table.rows if table.limit is None else table.rows[: table.limit], indent or 0
     if rows:
-        right = [each.title for each in table.columns if each.number]
-        click.echo(table_text([each.title for each in table.columns], rows, right=right))
-    if table.limit:
-        console.left_out(len(table.rows) - len(rows), table.noun, tail=table.rest)
+        click.echo(table_text(titles, rows, right=right, fold=fold, indent=margin), nl=indent is None)
+    if table.limit != 0:
+        missing = len(table.rows) - len(rows) + table.more
+        console.left_out(missing, table.noun, head=" " * margin, tail=table.rest)
 
 
 def _print_remarks(listed: RemarkList) -> None:
-    for each in islice(listed.remarks, _REMARKS):
-        text = f"{_painted(each.word, each.role)}: {console.escape_line(each.text)}"
-        click.echo(console.wrapped(text, 2))
+    head = ""
+    for each in islice(listed.remarks, listed.limit):
+        if listed.width is None:
+            text = f"{_painted(each.word, each.role)}: {console.escape_line(each.text)}"
+        else:
+            head = f"  {each.word:<{listed.width}}  " if each.word else "  "
+            text = head.replace(each.word, _painted(each.word, each.role)) + console.escape_lines(each.text)
+        click.echo(console.wrapped(text, 2 if listed.width is None else max(len(head), 4)))
         if each.remedy:
             click.echo(f"  -> {console.escape_line(each.remedy)}")
-    console.left_out(len(listed.remarks) - _REMARKS, listed.noun, tail=listed.rest)
+    console.left_out(len(listed.remarks) - listed.limit, listed.noun, head=head, tail=listed.rest)
 
 
 def _print_next(steps: Iterable[NextStep]) -> None:
     for each in steps:
-        click.echo(console.wrapped(f"next: {console.escape_line(console.filled(each.text))}", 2))
+        text = each.text if each.template else console.filled(each.text)
+        click.echo(console.wrapped(f"next: {console.escape_line(text)}", 2))
         for command in each.commands:
             click.echo(f"  {command}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,19 +18,15 @@ from stantools.cli.click_options import (
     store_argument,
     verb,
 )
-from stantools.cli.output import show, table_text
-from stantools.cli.reporttext import show as show_report
-from stantools.cli.reporttext import show_plan
-from stantools.errors import ExitCode, UsageError
+from stantools.cli.reporttext import show, show_plan
+from stantools.errors import UsageError
 from stantools.escaping import shell_word
-from stantools.notation import counted, format_size
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.recovery_options import SalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.report import Report
-    from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.recovery.salvage import SalvagePlan
     from stantools.store.read_options import ReadOptions
@@ -100,7 +96,7 @@ def carry_out(
     usual_key = os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None  # the key that a server would use
     with ByteProgress("verify") as shown:
         check = check_new_store(plan, result, key=key or usual_key, progress=shown.advance)
-    code = show_report(described(plan, result, check, key=_server_key()))
+    code = show(described(plan, result, check, key=_server_key()))
     if not check.good:
         _tell_mistake(str(out))
     return code
@@ -145,15 +141,14 @@ def job(
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job
+    from stantools.pipeline.jobs.store_reports import salvage_stores_report
 
     planned = plan_job(table_options.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
     with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:
         for each in planned.passed:
             console.note(console.escape(each))
         result = run_salvage(work, planned, ByteProgress)
-    for warning in result.warnings:
-        console.warning(warning)
-    show(result.as_json, lambda: _print_stores(result, dry_run=dry_run))
+    show(salvage_stores_report(result, dry_run=dry_run))
     code = pipeline.ended(result)
     for store in result.stores:
         if store.is_wrong:
@@ -175,68 +170,3 @@ def _server_key() -> str:
     if path:
         return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" '
     return f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""
-
-
-def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
-    from stantools.inspection.report import place_text
-
-    headers = (
-        "store",
-        "name",
-        "channels",
-        "messages",
-        "bytes",
-        "filled",
-        "subs",
-        "missing before",
-        "lost by this step",
-        "",
-    )
-    if result.stores:
-        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:9]))
-    lossy = [store for store in result.stores if store.report["summary"]["lossy"]]
-    for store in lossy[: pipeline.NAMED]:
-        pipeline.print_heading(store.root)
-        lost = [each for each in store.report["dropped"] if each["loss"]]
-        for each in lost[: pipeline.NAMED]:
-            place = place_text(each["file"], each["offset"], each["length"], each["reason"], each["sequences"])
-            click.echo(f"  {each['fate']}: {console.escape_line(place)}")
-        console.left_out(len(lost) - pipeline.NAMED, "place", head="  ")
-    console.left_out(len(lossy) - pipeline.NAMED, "store", tail=" with losses: see -o json")
-    click.echo(_conclusion(result, dry_run=dry_run))
-
-
-def _line(store: SalvagedStore) -> tuple[Any, ...]:
-    summary = store.report["summary"]
-    if store.is_wrong:
-        state = "wrong"
-    elif not store.report["written"]:
-        state = "planned"
-    else:
-        state = "kept from before" if store.kept else "written"
-    return (
-        store.root,
-        store.name,
-        summary["channels"],
-        summary["messages"],
-        summary["bytes"],
-        summary["filled"] or None,
-        summary["subscriptions"] or None,
-        summary["missing_before"] or None,
-        summary["lost_by_this_step"] or ("perhaps" if summary["lossy"] and not summary["missing_before"] else None),
-        state,
-    )
-
-
-def _conclusion(result: SalvageJobResult, *, dry_run: bool) -> str:
-    summaries = [store.report["summary"] for store in result.stores]
-    names = ("messages", "bytes", "missing_before", "lost_by_this_step")
-    messages, size, missing, lost = (sum(each[name] for each in summaries) for name in names)
-    text = f"{counted(messages, 'message')} in {counted(len(summaries), 'store')}, {format_size(size)}"
-    text += f"; {missing} missing before" if missing else ""
-    text += f"; {lost} lost by this step" if lost else ""
-    text += f"; {counted(len(result.failed), 'store')} failed" if result.failed else ""
-    if dry_run:
-        return f"would keep {text}; nothing was written"
-    good = result.exit_code in (ExitCode.CLEAN, ExitCode.LOSS)
-    return console.paint(f"kept {text}", "green" if good else "red", err=False)

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import options_of
-from stantools.cli.output import show, table_text
 from stantools.cli.report import OVERWRITE, check_page, write_page
-from stantools.notation import counted, format_size, format_time
+from stantools.cli.reporttext import show
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
+    from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.tables.table_options import TableOptions
-
-_COLUMNS = (
-    "store",
-    "channel",
-    "messages",
-    "bytes",
-    "damaged",
-    "missing",
-    "gaps",
-    "first_seq",
-    "last_seq",
-    "first_timestamp_ns",
-    "last_timestamp_ns",
-    "rate",
-    "peak_hour_ns",
-    "peak_hour_messages",
-    "size_mean",
-    "size_p50",
-    "size_p95",
-    "size_p99",
-    "size_max",
-    "interval_ns_p50",
-    "interval_ns_p95",
-    "interval_ns_p99",
-    "interval_ns_max",
-)
-#: channels in the table for people
-_SHOWN = 50
 
 
 @dataclass(frozen=True)
@@ -100,11 +69,12 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     if stats_options.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
         raise options.no_channel()
     total = sum(split.cost for split in planned.splits)
+    from stantools.pipeline.jobs.stats.stats_report import stats_report
     from stantools.pipeline.jobs.stats.summary import run_stats  # loads Arrow
 
     with ByteProgress("stats", total) as shown, cluster.work("stats", total, shown) as work:
         stats = run_stats(work, planned, options, progress=shown.advance)
-    show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
+    show(stats_report(stats))
     _write(stats, stats_options.directory, stats_options.report)
     return pipeline.ended(stats)
 
@@ -131,60 +101,3 @@ def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:
         from stantools.pipeline.jobs.stats.files import page
 
         write_page(report, page(stats))
-
-
-def _row(channel: ChannelStats) -> list[Any]:
-    values = channel.as_json()
-    flat: dict[str, Any] = {"store": channel.store, "channel": channel.channel, **values}
-    for group in ("size", "interval_ns"):
-        flat.update({f"{group}_{name}": value for name, value in values[group].items()})
-    return [flat[name] for name in _COLUMNS]
-
-
-def _print(stats: Stats) -> None:
-    headers = (
-        "store",
-        "channel",
-        "messages",
-        "payloads",
-        "first",
-        "last",
-        "rate",
-        "p50",
-        "p99",
-        "missing",
-        "damaged",
-    )
-    ranked = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))
-    if ranked:
-        right = (*headers[2:4], *headers[6:])
-        click.echo(table_text(headers, map(_line, ranked[:_SHOWN]), right=right))
-    console.left_out(len(ranked) - _SHOWN, "channel", tail=": see -o csv, --to and --report")
-    messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
-    stores = len({each.store for each in ranked})
-    where = f"{counted(len(ranked), 'channel')} of {counted(stores, 'store')}"
-    click.echo(f"{messages:,} message{'s' * (messages != 1)}, {format_size(size)}, in {where}")
-
-
-def _second(timestamp: int) -> str:
-    """Formats a time in whole seconds."""
-    return f"{format_time(timestamp).partition('.')[0].rstrip('Z')}Z"
-
-
-def _line(channel: ChannelStats) -> tuple[Any, ...]:
-    from stantools.pipeline.jobs.stats.summary import format_rate
-
-    size = channel.as_json()["size"]
-    return (
-        channel.store,
-        channel.channel,
-        channel.messages,
-        format_size(channel.bytes),
-        None if channel.first_ns is None else _second(channel.first_ns),
-        None if channel.last_ns is None else _second(channel.last_ns),
-        None if channel.rate is None else format_rate(channel.rate),
-        format_size(size["p50"]),
-        format_size(size["p99"]),
-        channel.missing or None,
-        channel.damaged or None,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,11 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import channel_option, node_option, reading_options, store_argument, verb
-from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode
-from stantools.notation import counted, describe_ranges
+from stantools.cli.output import show_records
+from stantools.cli.reporttext import show
+from stantools.notation import counted
 
 if TYPE_CHECKING:
-    from stantools.inspection.overview import ChannelOverview, Overview
-    from stantools.inspection.subscribers import SubscriberList
     from stantools.store.directory import Datastore
     from stantools.store.read_options import ReadOptions
 
@@ -67,6 +64,7 @@ def command(
         records = (row for name in opened.chosen(channels) for row in _channel_history(opened, name, ids))
         return show_records(str(opened.path), _HISTORY, records, _print_record)
     from stantools.inspection.source_queries import source_overview
+    from stantools.inspection.subscribers_report import subscriptions_report
 
     result, node = source_overview(source, patterns=channels)
     if node and node.orphans:
@@ -78,97 +76,7 @@ def command(
         console.note(
             "the node is clustered: its subscriptions are in the Raft log, not in this store; name the node's directory"
         )
-    return _print(result, ids, statuses)
-
-
-def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
-    from stantools.store.sublog import SubStatus
-
-    wanted = []
-    for channel in result.channels:
-        subs = channel.subscriptions.with_ids(ids) if ids else channel.subscriptions
-        if statuses:
-            subs = subs.having(*(each for each in SubStatus if each.startswith(statuses)))
-        wanted.append((channel, subs))
-    rows = ({"channel": channel.name, **each.as_json()} for channel, subs in wanted for each in subs)
-    if console.output() == "csv":
-        rows = ({**row, "pending": " ".join(map(str, row["pending"]))} for row in rows)
-    first = None if console.output() in ("json", "table") else next(rows, None)
-    show(
-        lambda: {"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)},
-        lambda: _print_table(wanted),
-        list(first or ["channel"]),
-        (list(row.values()) for row in chain([first] if first else [], rows)),
-    )
-    return _report(result)
-
-
-def _channel_json(channel: ChannelOverview, subs: SubscriberList) -> dict[str, Any]:
-    return {
-        "name": channel.name,
-        "first_seq": channel.first_seq,
-        "last_seq": channel.last_seq,
-        "subscriptions": (each.as_json() for each in subs),
-        "problems": [problem for problem in channel.problems if problem.startswith("subs.dat")],
-    }
-
-
-def _print_table(wanted: list[tuple[ChannelOverview, SubscriberList]]) -> None:
-    from stantools.inspection.subscribers import as_ranges
-
-    headers = (
-        "channel",
-        "id",
-        "status",
-        "client",
-        "durable",
-        "group",
-        "last sent",
-        "lag",
-        "pending",
-        "in flight",
-        "wait",
-    )
-    rows = (
-        (
-            channel.name,
-            each.state.id,
-            each.status.value,
-            each.state.client_id,
-            each.state.durable_name,
-            each.state.q_group,
-            each.state.last_sent,
-            each.lag,
-            f"{len(each.pending)}: {describe_ranges(as_ranges(each.pending), 4)}" if each.pending else "0",
-            each.state.max_in_flight,
-            f"{each.state.ack_wait_in_secs}s",
-        )
-        for channel, subs in wanted
-        for each in subs
-    )
-    if any(len(subs) for _, subs in wanted):
-        print_table(headers, rows, right=("id", "last sent", "lag", "in flight", "wait"))
-    else:
-        console.note("no subscriptions")
-
-
-def _report(result: Overview) -> int:
-    from stantools.store.sublog import SubStatus
-
-    found = False
-    for problem in result.all_problems():
-        if "subs.dat: " in problem or problem.startswith("clients.dat: "):
-            found = True
-            console.warning(problem)
-    for channel in result.channels:
-        for each in channel.subscriptions.having(SubStatus.GHOST):
-            found = True
-            console.warning(
-                f"{console.escape(channel.name)}: subscription {each.state.id} of the durable queue group "
-                f"{console.escape(each.state.q_group)} is a ghost: the server deletes it at start",
-                "`stantools salvage STORE --out NEW` keeps the group and its position",
-            )
-    return ExitCode.FINDINGS if found else ExitCode.CLEAN
+    return show(subscriptions_report(result, ids, statuses))
 
 
 def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Iterator[list[Any]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from stantools.cli import console
 from stantools.cli.click_options import dry_run_option, given, options_of, reading_options, store_argument, verb
-from stantools.cli.diagnosis import ServerFlags
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.errors import ExitCode
+from stantools.inspection.start_options import StartOptions
 from stantools.options import FORCE, Option
 from stantools.recovery.recovery_options import BACKUP
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     yes=Option(help="Do not ask before STORE is changed.", default=False),
 )
 @dry_run_option
-@options_of(ServerFlags, "server", without=("cluster_id", "read_buffer", "workers"))
+@options_of(StartOptions, "server", without=("cluster_id", "read_buffer", "workers"))
 @reading_options()
 def command(
     store: Path,
@@ -35,7 +35,7 @@ def command(
     in_place: bool,
     yes: bool,
     dry_run: bool,
-    server: ServerFlags,
+    server: StartOptions,
     read_options: ReadOptions,
 ) -> int:
     """Repair STORE exactly as a start of the server with -file_truncate_bad_eof would, to the byte.
@@ -58,7 +58,7 @@ def command(
 
     source = open_source(store, read_options, Capability.FORECAST, *(() if dry_run else (Capability.CHANGE,)))
     opened, store = source.store(), source.path
-    plan = plan_truncation(opened, server.options(opened))
+    plan = plan_truncation(opened, server.server(opened))
     # They are in the files until the repair.
     removed = list(plan.removed()) if console.output() == "json" else []
     planned = truncation_report(plan, force=force, removed=removed)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from stantools.cli import console, pipeline
+from stantools.cli import pipeline
 from stantools.cli.click_options import (
     channel_option,
     node_option,
@@ -16,15 +14,10 @@ from stantools.cli.click_options import (
     verb,
     workers_option,
 )
-from stantools.cli.output import show, table_text
-from stantools.cli.reporttext import print_findings, print_report
-from stantools.cli.reporttext import show as show_report
-from stantools.notation import counted, format_size
+from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.pipeline.jobs.stores import JobResult
-    from stantools.pipeline.jobs.verify import StoreVerdict
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.store.read_options import ReadOptions
 
@@ -58,7 +51,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, read_options: 
         verdict = verify_source(
             source, patterns=channels, workers=workers, progress=shown.advance, on_finding=shown.found
         )
-    return show_report(verify_report(verdict, node=source.node is not None))
+    return show(verify_report(verdict, node=source.node is not None))
 
 
 @pipeline.job("verify", *_FORMATS)
@@ -76,60 +69,12 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], table_options: Table
     Exit code 0: clean. 1: findings other than informational ones, or an unreadable store.
     """
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.report import FINDING_COLUMNS, finding_records
+    from stantools.pipeline.jobs.store_reports import verify_stores_report
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 
     stores, cluster = pipeline.unpacked(stores, channels, cluster)
     plan = plan_verify(table_options.of(stores, channels=channels))
     with ByteProgress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
-    rows = ([each.root, *row] for each in result.stores for row in finding_records(each.verdict.findings)[1])
-    show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
+    show(verify_stores_report(result))
     return pipeline.ended(result)
-
-
-def _print_stores(result: JobResult[StoreVerdict]) -> None:
-    from stantools.inspection.verify_report import verify_report
-
-    if len(result.stores) == 1 and not result.failed:
-        console.set_store(click.get_current_context(), result.stores[0].root)
-        print_report(verify_report(result.stores[0].verdict))
-        return
-    headers = ("store", "channels", "messages", "bytes", "errors", "warnings", "")
-    click.echo(table_text(headers, map(_line, result.stores), right=headers[1:6]))
-    unclean = [store for store in result.stores if not store.verdict.clean]
-    for store in unclean[: pipeline.NAMED]:
-        console.set_store(click.get_current_context(), store.root)
-        pipeline.print_heading(store.root, "\n")
-        print_findings(store.verdict.findings)
-    console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with findings: see -o json\n")
-    click.echo(_conclusion_of_stores(result, len(unclean)))
-
-
-def _line(store: StoreVerdict) -> tuple[object, ...]:
-    from stantools.inspection.verify_report import severity_counts
-
-    verdict = store.verdict
-    errors, warnings, _ = severity_counts(verdict).values()
-    return (
-        store.root,
-        len(verdict.channels),
-        sum(each.messages for each in verdict.channels),
-        sum(each.bytes for each in verdict.channels),
-        errors or None,
-        warnings or None,
-        "clean" if store.clean else "not read" if verdict.clean else "not clean",
-    )
-
-
-def _conclusion_of_stores(result: JobResult[StoreVerdict], unclean: int) -> str:
-    scanned = sum(store.verdict.bytes_scanned for store in result.stores)
-    seconds = sum(store.verdict.seconds for store in result.stores)
-    read = f"{format_size(scanned)} read in {seconds:.2f} s of work"
-    stores = counted(len(result.stores), "store")
-    if result.clean:
-        return f"{console.paint('clean', 'green', err=False)}: {stores}, {read}"
-    parts = [f"{unclean} of {stores} {'has' if unclean == 1 else 'have'} findings"] if unclean else []
-    if result.failed:
-        parts.append(f"{len(result.failed)} cannot be read")
-    return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {read}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stantools.errors import StantoolsError
 from stantools.escaping import beside, escape, fill_in
 from stantools.inspection.ciphertext import CiphertextReport
 from stantools.inspection.findings import Finding, Severity
@@ -162,6 +163,7 @@ class Diagnosis:
     uses: Sequence[StoreUse]  #: signs that a program uses the store
     advice: Advice
     encryption: CiphertextReport = CiphertextReport()  #: channels with payloads that may be encrypted
+    start_problem: StantoolsError | None = None  #: reason why starts cannot be predicted
 
     @property
     def totals(self) -> OutcomeTotals:

@@ -6,7 +6,7 @@ The library makes a report once; the command line prints it (`stantools.cli.repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,20 +24,25 @@ class ReportColumn:
     title: str
     number: bool = False  #: aligned right
     role: Role = ""  #: meaning of a value other than zero
+    fold: bool = False  #: wrapped instead of cut if the terminal is too narrow
 
 
-def columns(*titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None) -> list[ReportColumn]:
+def columns(
+    *titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None, fold: Sequence[str] = ()
+) -> list[ReportColumn]:
     """Returns columns; `numbers` are aligned right."""
-    return [ReportColumn(title, title in numbers, (roles or {}).get(title, "")) for title in titles]
+    return [ReportColumn(title, title in numbers, (roles or {}).get(title, ""), title in fold) for title in titles]
 
 
 @dataclass
 class ReportTable:
     columns: Sequence[ReportColumn]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Any]] = ()
     limit: int | None = None  #: number of rows that are printed; 0 leaves the table to the browser
     noun: str = ""  #: a row, if some are left out
     rest: str = ""  #: where to find the others
+    more: int = 0  #: number of rows that are not here
+    stream: Iterator[Sequence[Any]] | None = None  #: rows that are too many to be held
 
 
 @dataclass(frozen=True)
@@ -53,32 +58,34 @@ class RemarkList:
     remarks: Sequence[ReportRemark]
     noun: str = ""  #: a remark, if some are left out
     rest: str = ""  #: where to find the others
+    limit: int = 20  #: number of remarks that are printed
+    width: int | None = None  #: columns of the words, if the list is indented below a verdict
 
 
 @dataclass(frozen=True)
 class NextStep:
     text: str
     commands: Sequence[str] = ()  #: pasteable lines
+    template: bool = False  #: placeholders in the text stay
 
 
 @dataclass
-class Report:
-    """A plan or a result.
+class ReportSection:
+    """A part of a report with a conclusion of its own, such as one start of a server."""
 
-    `document` makes its json, and `records` are its names and rows for csv and ndjson.
-    """
-
-    code: ExitCode = ExitCode.CLEAN
+    label: str = ""  #: subject of the verdict
     verdict: str = ""  #: the most important fact, in a sentence
     role: Role = ""  #: meaning of the verdict
     facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
     tables: list[ReportTable] = field(default_factory=list)
     findings: Sequence[Finding] = ()
     remarks: list[RemarkList] = field(default_factory=list)  #: facts that do not fit into a table
-    warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
     next: list[NextStep] = field(default_factory=list)
-    document: Callable[[], Mapping[str, Any]] = dict
-    records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
+    leads: bool = True  #: verdict, facts and remarks precede the tables
+    apart: bool = True  #: an empty line precedes it
+    indent: int | None = 2  #: of its tables; an empty line follows tables without one
+    heading: str = ""
+    store: str = ""  #: store in the commands of its findings, if it is not the user's
 
     def remark(self, word: str, text: str, role: Role = "dim") -> None:
         self.remarks.append(RemarkList([ReportRemark(word, text, role)]))
@@ -88,9 +95,36 @@ class Report:
         if listed := list(remarks):
             self.remarks.append(RemarkList(listed, noun, rest))
 
+    def list_details(
+        self, remarks: Iterable[ReportRemark], *, width: int = 0, limit: int = 8, noun: str = "", rest: str = ""
+    ) -> None:
+        """Adds remarks below the verdict; their texts may have several lines."""
+        if listed := list(remarks):
+            self.remarks.append(RemarkList(listed, noun, rest, limit, width))
+
+
+@dataclass
+class Report(ReportSection):
+    """A plan or a result.
+
+    `document` makes its json; `records` are its names and rows for csv and, without `objects`, for ndjson.
+    """
+
+    leads: bool = False
+    indent: int | None = None
+    code: ExitCode = ExitCode.CLEAN
+    empty: str = ""  #: the note to a reader, on stderr, that there is nothing to list
+    warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
+    sections: list[ReportSection] = field(default_factory=list)
+    document: Callable[[], Mapping[str, Any]] = dict
+    records: tuple[Sequence[str], Iterable[Sequence[Any]]] = ((), ())
+    objects: Iterable[Mapping[str, Any]] | None = None
+
 
 #: Columns of a finding in csv and ndjson.
 FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
+#: Columns of a difference.
+DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 
 
 def finding_records(
@@ -98,6 +132,13 @@ def finding_records(
 ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     """Returns findings as names and rows, for csv and ndjson."""
     return names, ([values[name] for name in names] for values in (each.as_json() for each in findings))
+
+
+def listing(name: str, values: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Report:
+    """Returns a report that only lists values: a table whose columns are their names, and json with the list."""
+    rows = (list(each.values()) for each in values)
+    table = ReportTable(columns(*(values[0] if values else ()), fold=fold), stream=rows)
+    return Report(tables=[table], document=lambda: {name: values})
 
 
 def command_line(*words: str) -> str:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stantools.errors import StantoolsError, StoreChangedError
 from stantools.inspection.findings import Finding
-from stantools.progress import Progress
+from stantools.inspection.start_options import StartOptions
+from stantools.progress import Phase, Progress
 from stantools.sources.source import Source
 from stantools.store.limits import StoreLimits
+from stantools.store.locks import StoreUse, find_uses
 
 # Each function loads what it needs: `info` of a store needs neither the scan nor the reader of Raft logs.
 if TYPE_CHECKING:
+    from stantools.inspection.advice import Diagnosis
+    from stantools.inspection.forecast import Forecast, ServerOptions
+    from stantools.inspection.forecast.sound_slices import SoundSlice
     from stantools.inspection.node import NodeReport
+    from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.inspection.overview import Overview
     from stantools.inspection.survey import ChannelSurvey
     from stantools.inspection.verify import Verdict
+    from stantools.store.directory import Datastore
 
 
 def source_overview(
@@ -91,3 +100,80 @@ def verify_source(
         )
     verdict.findings[:0] = flaws
     return verdict
+
+
+def diagnose_source(
+    source: Source,
+    server: StartOptions,
+    phase: Phase,
+    on_survey: Callable[[ChannelSurvey], object] | None = None,
+    *,
+    needs_start: bool = False,
+) -> Diagnosis:
+    """Reads everything, predicts starts, and judges.
+
+    Args:
+        phase: Shows the progress.
+        on_survey: Called with the scan of each channel, which is released afterwards.
+        needs_start: Raise an error if a start cannot be predicted.
+    """
+    from stantools.inspection.advice import diagnose
+    from stantools.inspection.ciphertext import find_ciphertext
+    from stantools.inspection.forecast.sound_slices import sound_slices
+
+    store, uses = source.store(), signs_of_use(source)
+    sound: list[SoundSlice] = []
+
+    def take(survey: ChannelSurvey) -> None:
+        sound.extend(sound_slices(survey))
+        if on_survey:
+            on_survey(survey)
+
+    with phase("verify", source.data_size()) as shown:
+        verified = verify_source(
+            source, workers=server.workers, progress=shown.advance, on_finding=shown.found, on_survey=take
+        )
+    options = server.server(store)
+    starts: list[tuple[Forecast, Forecast]] = []
+    start_problem: StantoolsError | None = None
+    with phase("forecast", source.data_size()) as shown:
+        try:
+            starts = _forecasts(source, store, options, sound, shown.advance)
+        except StoreChangedError:
+            raise
+        except StantoolsError as problem:
+            if needs_start:
+                raise
+            start_problem = problem  # the rest is useful without it
+    found = diagnose(source.path, verified, starts, uses, place=store.path)
+    return replace(found, encryption=find_ciphertext(store), start_problem=start_problem)
+
+
+def _forecasts(
+    source: Source, store: Datastore, options: ServerOptions, sound: Sequence[SoundSlice], progress: Progress
+) -> list[tuple[Forecast, Forecast]]:
+    if source.sql:
+        from stantools.inspection.sql_inspection import forecast_sql
+
+        return forecast_sql(source.sql, options)
+    from stantools.inspection.forecast import forecast_versions
+
+    return forecast_versions(store, options, progress=progress, sound=sound)
+
+
+def signs_of_use(source: Source) -> list[StoreUse]:
+    """Returns signs that a program uses a source; nothing uses the private copy of an archive."""
+    if source.sql:
+        return [StoreUse("handle", detail)] if (detail := source.sql.active_server()) else []
+    return [] if source.archived else find_uses(source.place)
+
+
+def diagnose_node_source(source: Source, workers: int, phase: Phase) -> NodeDiagnosis:
+    """Reads all of a clustered node, and judges."""
+    from stantools.inspection.node_diagnosis import diagnose_node
+
+    with phase("verify", 0) as shown:
+        verified = verify_source(source, workers=workers, on_finding=shown.found)
+    view, report = source_overview(source)
+    assert report
+    return diagnose_node(source.path, report, view, verified)

@@ -16,7 +16,7 @@ _NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 
 def verify_report(verdict: Verdict, *, node: bool = False) -> Report:
-    report = Report(ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS, findings=verdict.findings)
+    report = Report(code=ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS, findings=verdict.findings)
     report.document, report.records = verdict.as_json, finding_records(verdict.findings)
     rows = [
         (

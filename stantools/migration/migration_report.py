@@ -13,7 +13,7 @@ from stantools.migration.followed_store import Cutover
 from stantools.migration.journal import StreamOutcome, StreamResult
 from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart, Remark, RemarkLevel
 from stantools.migration.workflow import exit_code, foreseen
-from stantools.notation import counted, describe_ranges, format_size, format_time
+from stantools.notation import counted, cut, describe_ranges, format_size, format_time
 
 _STREAMS = columns(
     *("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks"),
@@ -32,11 +32,11 @@ _WIDEST = 48
 
 
 def migration_plan_report(plan: MigrationPlan, problems: Sequence[Remark]) -> Report:
-    report = Report(foreseen(problems, findings=plan.lossy))
+    report = Report(code=foreseen(problems, findings=plan.lossy))
     rows = [
         (
-            _short(stream.name),
-            _short(stream.origin),
+            cut(stream.name, _WIDEST),
+            cut(stream.origin, _WIDEST),
             stream.messages,
             stream.span,
             format_size(stream.bytes),
@@ -83,7 +83,7 @@ def migration_report(
     plan: MigrationPlan, results: Sequence[StreamResult], file: Path | None = None, cutover: Cutover | None = None
 ) -> Report:
     """Returns the report of loaded or compared streams; `file` is the plan's, if it was applied."""
-    report = Report(ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
+    report = Report(code=ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
     report.document = lambda: results_json(plan, results) | (cutover_json(cutover) if cutover else {})
     report.tables.append(ReportTable(_RESULTS, [_result_row(each) for each in results]))
     for each in results:
@@ -114,7 +114,7 @@ def _result_row(each: StreamResult) -> tuple[Any, ...]:
     compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
     failed = each.outcome is StreamOutcome.FAILED
     proof = "failed" if failed else counted(len(each.findings), "difference") if each.findings else compared
-    return _short(each.stream), each.outcome.value, each.messages, format_size(each.bytes), rate, proof
+    return cut(each.stream, _WIDEST), each.outcome.value, each.messages, format_size(each.bytes), rate, proof
 
 
 def _difference(finding: Any) -> ReportRemark:
@@ -140,10 +140,6 @@ def _describe_cutover(report: Report, cutover: Cutover) -> None:
 def compared_text(results: Sequence[StreamResult]) -> str:
     compared = sum(result.proven for result in results)
     return f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
 def results_json(plan: MigrationPlan, results: Sequence[StreamResult]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from markupsafe import Markup
 from stantools.browse.slice_map import BytesState, IndexState, cells, index_state, segments
 from stantools.browse.timeline import read_timeline
 from stantools.errors import StoreUnreadableError
-from stantools.escaping import fill_in, shell_word, store_names, text
+from stantools.escaping import fill_in, store_names, text
 from stantools.format.crc import Crc
 from stantools.inspection.advice import Diagnosis, remedies
+from stantools.inspection.diagnosis_report import diagnosis_report, messages_section, start_sections
 from stantools.inspection.findings import worst_first
 from stantools.inspection.forecast.channel_forecast import ChannelForecast
 from stantools.inspection.outcomes import ChannelOutcome
@@ -212,17 +213,13 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         "store.html",
         {"pending": lambda each: as_ranges(each.pending), "text": text},
         diagnosis=diagnosis,
-        encryption=fill_in(diagnosis.encryption.sentence, store_names(diagnosis.path)),
+        report=diagnosis_report(diagnosis),
+        starts=start_sections(diagnosis),
+        messages=messages_section(diagnosis, detailed=True),
         overview=overview,
         channels=channels,
         findings=ranked,
         listed=LISTED,
         remedies=[fill_in(each, store_names(diagnosis.path)) for each in remedies(ranked, diagnosis.path)],
-        command=" ".join(map(shell_word, diagnosis.advice.command)),
-        starts=[
-            (one.forecast, one is truncating, one.sentence(), one.harmless)
-            for normal, truncating in diagnosis.starts
-            for one in (normal, truncating)
-        ],
         now_ns=now_ns,
     )

@@ -15,7 +15,7 @@ import pytest
 from stantools.cli.click_options import StoreArgument
 from stantools.cli.main import cli
 from stantools.cli.verbs import summaries
-from stantools.errors import ExitCode
+from stantools.errors import ExitCode, StantoolsError
 from stantools.inspection.advice import PLACEHOLDER, Health
 from tests.conftest import golden_cases, load_expected
 
@@ -238,3 +238,19 @@ def test_nothing_but_a_group_explains_itself(run, words: tuple[str, ...]) -> Non
     outcome = run(*words)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == run(*words, "--help").out
+
+
+def test_a_start_that_cannot_be_predicted_is_told(run, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is useful without it, for people and for programs; forecast itself fails."""
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise StantoolsError("no memory for it", "free some")
+
+    monkeypatch.setattr("stantools.inspection.forecast.forecast_versions", fails)
+    store = golden / "basic" / "datastore"
+    for options in ([], ["-o", "json"]):
+        outcome = run("doctor", store, *options)
+        assert outcome.code == ExitCode.FINDINGS
+        assert "warning: the server's start cannot be predicted: no memory for it\n  -> free some" in outcome.err
+    assert outcome.json()["starts"] == [] and outcome.json()["state"] == Health.DAMAGED
+    assert run("forecast", store).code == ExitCode.UNREACHABLE

@@ -261,3 +261,10 @@ def test_age_limit_uses_the_clock(run, golden: Path) -> None:
     old = (time.time_ns() - newest) // 10**9 + 3600
     kept = run("info", store, "-o", "json", "--max-age", f"{old}s").json()["channels"][0]
     assert kept["count"] == 28
+
+
+def test_csv_of_an_empty_list_has_all_names(run, golden: Path) -> None:
+    """A program finds the columns where there is no row."""
+    for verb, full, empty in (("subs", "durables", "basic"), ("clients", "clients_many", "basic")):
+        some, none = (run(verb, golden / case / "datastore", "-o", "csv").out.splitlines() for case in (full, empty))
+        assert len(some) > 1 and none == some[:1]

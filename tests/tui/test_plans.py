@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stantools.cli.main import cli
 from stantools.errors import RefusedError, StantoolsError
-from stantools.inspection.report import RemarkList, Report, ReportRemark, ReportTable, columns
+from stantools.inspection.report import RemarkList, Report, ReportRemark, ReportSection, ReportTable, columns
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
@@ -225,6 +225,23 @@ class TestAccount:
             ("lost", 4, True, False),
         ]
         assert account.rows(0, 2) == [["a\\x1b[1m", "1,234,567", "0"], ["b" * 99, "2", ("3", "bad")]]
+
+    def test_all_tables_are_shown(self) -> None:
+        """The biggest has the columns of the screen, the others are lines, those of sections as well."""
+        nodes = ReportTable(columns("node", "term", "error"), [("a\x1b", 7, None), ("b", None, "gone")])
+        channels = ReportTable(columns("channel"), [("one",), ("two",), ("three",)])
+        report = Report(tables=[nodes, channels])
+        report.sections.append(ReportSection(tables=[ReportTable(columns("client", "subs"), [("me", 2)])]))
+        rows = AccountRows(report, 80)
+        shown = [cell if isinstance(cell, str) else cell[0] for row in rows.rows(0, len(rows)) for cell in row]
+        assert [each for each in shown if each] == [
+            "one",
+            "two",
+            "three",
+            "a\\x1b: term 7",
+            "b: error gone",
+            "me: subs 2",
+        ]
 
     def test_warnings_come_first(self) -> None:
         report = Report(warnings=[ReportRemark("failed", "two", "bad", "again")])

@@ -1,7 +1,8 @@
-"""A report as rows: its last table, then its remarks, wrapped."""
+"""A report as rows: the table with the most rows, then the other tables and its remarks, wrapped."""
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from itertools import islice
 from typing import Any
 
 from stantools.escaping import escape_line
-from stantools.inspection.report import RemarkList, Report, ReportColumn, ReportRemark
+from stantools.inspection.advice import Advice
+from stantools.inspection.report import RemarkList, Report, ReportColumn, ReportRemark, ReportTable
 from stantools.notation import and_more
 from tui.cells import Cell, Role, name_text, number
 from tui.rows import RowSource, TableColumn
@@ -30,17 +32,28 @@ class _Paragraph:
     role: Role = ""
 
 
+def advice_rows(advice: Advice, hint: str = "") -> Iterator[list[Cell]]:
+    """Yields the next step and its command, if it has one, with a hint."""
+    yield [("Next: ", "strong"), advice.text, (hint if advice.command else "", "dim")]
+    if advice.command:
+        yield [("  $ " + shlex.join(advice.command), "accent")]
+
+
 class AccountRows(RowSource[Any]):
     """The rows of a report on a screen of `width` columns; `warnings` precede its remarks."""
 
     def __init__(self, report: Report, width: int, warnings: Sequence[ReportRemark] = ()) -> None:
-        table = report.tables[-1] if report.tables else None
+        parts = [report, *report.sections]
+        tables = [table for part in parts for table in part.tables]
+        table = max(tables, key=lambda each: len(each.rows), default=None)
         self._rows: Sequence[_Row] = table.rows if table else ()
         columns = table_columns(table.columns, self._rows) if table else []
         # A row with a single cell needs at least two columns to span.
         spare: list[TableColumn[Any]] = [TableColumn("", 1, lambda _: "", grows=True)] * (2 - len(columns))
         self.columns = [*columns, *spare]
-        lists = [RemarkList([*warnings, *report.warnings], "warning"), *report.remarks]
+        lists = [RemarkList([*warnings, *report.warnings], "warning")]
+        lists += [_remarks(each) for each in tables if each is not table]
+        lists += [listed for part in parts for listed in part.remarks]
         self._paragraphs = [line for listed in lists for line in _lines(listed, max(width, 20))]
         if self._rows and self._paragraphs:
             self._paragraphs.insert(0, _Paragraph(""))
@@ -81,6 +94,15 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value) if isinstance(value, int) else name_text(value)
+
+
+def _remarks(table: ReportTable) -> RemarkList:
+    """Returns a table beside a bigger one as remarks: the first cell, then the others with their titles."""
+    titles = [each.title for each in table.columns[1:]]
+    rows = [[_text(value) for value in row] for row in table.rows[:MANY]]
+    texts = [", ".join(f"{title} {cell}" for title, cell in zip(titles, row[1:], strict=True) if cell) for row in rows]
+    remarks = [ReportRemark(row[0], text, "") for row, text in zip(rows, texts, strict=True)]
+    return RemarkList(remarks, table.noun, table.rest)
 
 
 def _lines(listed: RemarkList, width: int) -> Iterator[_Paragraph]:

@@ -16,8 +16,8 @@ from textual.widget import Widget
 
 from stantools.errors import StantoolsError
 from stantools.nats.connect_options import ConnectOptions
-from stantools.notation import format_size
-from tui.cells import Cell, counted, cut, name_text, number, role_of, store_name, text_of
+from stantools.notation import cut, format_size
+from tui.cells import Cell, counted, name_text, number, role_of, store_name, text_of
 from tui.jobs import Job, JobState
 from tui.session import StoreSession
 from tui.views import View, ViewTarget

@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from stantools.errors import StantoolsError
-from stantools.notation import format_size
-from tui.cells import Cell, Role, counted, cut, name_text
+from stantools.notation import cut, format_size
+from tui.cells import Cell, Role, counted, name_text
 from tui.live.facts import ServerFacts
 from tui.live.monitor import Monitor
 from tui.live.source import RateMeter

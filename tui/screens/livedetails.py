@@ -8,8 +8,8 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 
-from stantools.notation import format_size
-from tui.cells import Cell, Role, counted, cut, name_text, number
+from stantools.notation import cut, format_size
+from tui.cells import Cell, Role, counted, name_text, number
 from tui.live.monitor import Monitor, WatchedChannel
 from tui.live.sources import LiveSources
 from tui.live.streams_source import StreamsSource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -12,8 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from stantools.inspection.findings import Finding
-from stantools.notation import format_size
-from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
+from stantools.notation import cut, format_size
+from tui.cells import SYMBOLS, Cell, Role, bar, counted, name_text, number, time_text
+from tui.plans.account import advice_rows
 from tui.rows import TableColumn, TableRows
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import ChannelFacts, StoreSession
@@ -211,9 +211,7 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     if advice is None:
         yield [("next step: not known yet", "dim")]
     else:
-        yield [("Next: ", "strong"), advice.text, *([("  (p)", "dim")] if advice.command else [])]  # type: ignore[list-item]
-        if advice.command:
-            yield [("  $ " + shlex.join(advice.command), "accent")]
+        yield from advice_rows(advice, "  (p)")
 
 
 #: Facts of a clustered node that are shown even on small screens.

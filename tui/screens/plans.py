@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from tui.cells import Cell
+from tui.plans.account import advice_rows
 from tui.plans.wizard import WIZARDS, SourceStore, Wizard, WizardEntry, entry
 from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
@@ -56,9 +56,7 @@ class PlansScreen(ViewScreen):
         if advice is None:
             rows.append([("next step: not known yet", "dim")])
         else:
-            rows.append([("Next: ", "strong"), advice.text])
-            if advice.command:
-                rows.append([("  $ " + shlex.join(advice.command), "accent")])
+            rows += advice_rows(advice)
         self.query_one("#plan-advice", TextLine).show_lines(rows)
         table = self.query_one(RowTable)
         table.source = self._entries()

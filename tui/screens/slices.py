@@ -17,10 +17,10 @@ from stantools.inspection.file_findings import missing_slices
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
-from stantools.notation import describe_ranges, format_size, span_text
+from stantools.notation import cut, describe_ranges, format_size, span_text
 from stantools.store.directory import ChannelFiles, SliceFiles, size_of
 from stantools.store.ranges import Ranges
-from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
+from tui.cells import SYMBOLS, Cell, Role, counted, name_text, number, time_text
 from tui.jobs import Job
 from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen

@@ -17,8 +17,8 @@ from stantools.browse.payload_views import LEVELS, Line, PayloadForm, Syntax, li
 from stantools.browse.window import Row, RowNote, RowNoteKind, WindowMessage
 from stantools.escaping import escape
 from stantools.format.layout import Flag
-from stantools.notation import format_size, format_time
-from tui.cells import Cell, Role, counted, cut, role_of, text_of
+from stantools.notation import cut, format_size, format_time
+from tui.cells import Cell, Role, counted, role_of, text_of
 from tui.widgets.line import TextLine as LineWidget
 from tui.widgets.lines import LineView, moving
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from stantools.errors import StoreUnreadableError, UsageError
+from stantools.notation import cut
 
 _T = TypeVar("_T")
 #: the compiled loader where PyYAML has one
@@ -205,4 +206,4 @@ def _found(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode):
         return "a list"
     text = str(node.value)
-    return repr(text if len(text) <= 60 else f"{text[:60]}…") if text else "empty"
+    return repr(cut(text, 61)) if text else "empty"

@@ -326,3 +326,8 @@ def _value(value: Any) -> str:
     if isinstance(value, bytes):
         return repr(value.decode("utf-8", "replace"))
     return repr(value)
+
+
+def in_both(messages: int, channels: int) -> str:
+    verb = "is" if messages == 1 else "are"
+    return f"{counted(messages, 'message')} in {counted(channels, 'channel')} {verb} in both stores"

@@ -19,7 +19,7 @@ _SECOND = 1_000_000_000
 
 
 def replay_plan_report(plan: ReplayPlan, pace: ReplaySpeed, source: StoreSource) -> Report:
-    report = Report(ExitCode.FINDINGS if source.plan.lossy else ExitCode.CLEAN)
+    report = Report(code=ExitCode.FINDINGS if source.plan.lossy else ExitCode.CLEAN)
     report.document = lambda: {
         "messages": plan.messages,
         "payload_bytes": plan.payload,
@@ -56,7 +56,7 @@ def plan_sentence(plan: ReplayPlan, pace: ReplaySpeed) -> str:
 
 def replay_report(left: ReplayPlan, outcome: ReplayOutcome, source: StoreSource, state: Path | None) -> Report:
     """Returns the report of a replay; `state` is the state file of an unfinished one."""
-    report = Report(ExitCode.FINDINGS if source.plan.lossy else ExitCode.CLEAN)
+    report = Report(code=ExitCode.FINDINGS if source.plan.lossy else ExitCode.CLEAN)
     if not outcome.finished:
         report.code = ExitCode.INTERRUPTED
     report.document = lambda: {

@@ -20,7 +20,9 @@ _FILES = columns("file", "rows", "size", numbers=("rows", "size"))
 
 def export_plan_report(export: Export) -> Report:
     export_options, layout, plan = export.export_options, export.layout, export.plan
-    report = Report(ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN, document=lambda: _plan_document(export))
+    report = Report(
+        code=ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN, document=lambda: _plan_document(export)
+    )
     report.warnings = _unreadable(plan.unreadable)
     found: dict[str, list[int]] = {}
     for part in (part for split in plan.splits for part in split.parts):
@@ -43,7 +45,7 @@ def export_plan_report(export: Export) -> Report:
 
 def export_report(result: Result, options: TableOptions) -> Report:
     layout, written = result.layout, result.written
-    report = Report(ExitCode.CLEAN if result.clean else ExitCode.FINDINGS)
+    report = Report(code=ExitCode.CLEAN if result.clean else ExitCode.FINDINGS)
     report.document = lambda: _document(result, options)
     report.warnings = _unreadable(result.unreadable)
     if damaged := written.damaged(layout.table):

@@ -8,11 +8,11 @@ new stores and forecast a start. Every file equals the one of the local verb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
@@ -32,6 +32,7 @@ from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.progress import Phase
 from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
 from stantools.recovery.salvage.check import NewStoreCheck, NewStoreStart, check_start
 from stantools.recovery.salvage.manifest import report
@@ -46,15 +47,6 @@ from stantools.work import ThreadWork, Work, WorkFailure
 _CHECK_THREADS = 16
 #: Bytes up to which channels are copied together.
 GROUP_BYTES = 64 << 20
-
-
-class PhaseDisplay(Protocol):
-    def advance(self, count: int) -> None:
-        """Called with the bytes done since the last call."""
-
-
-#: Begins a phase, given its title and total bytes.
-Phase = Callable[[str, int], AbstractContextManager[PhaseDisplay]]
 
 
 @dataclass(frozen=True)

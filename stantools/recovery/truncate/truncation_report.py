@@ -37,7 +37,7 @@ def truncation_report(
     `force` overrides the plan's refusals. The json lists the `removed` records, which have to be read before the
     repair.
     """
-    report = Report(exit_code(plan, result), document=partial(_document, plan, result, removed))
+    report = Report(code=exit_code(plan, result), document=partial(_document, plan, result, removed))
     if result is not None:
         _describe(report, plan, result)
     elif plan.idle and not force:
