@@ -12,7 +12,7 @@ import click
 from stantools.cli import console
 from stantools.cli.click_options import channel_option, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode
+from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def command(
     lag      messages not yet sent to this subscription or to any member of its queue group
     pending  messages sent and not acknowledged
 
-    Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them.
+    Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them. Of a JetStream
+    directory the consumers are shown; --channel names streams.
 
     Exit code 1: a subs.dat or clients.dat is damaged (its intact part is shown), or there are ghosts.
     """
@@ -62,6 +63,13 @@ def command(
 
     use = Capability.HISTORY if history else Capability.SUBSCRIPTIONS
     source = open_source(store, read_options, use, channels=channels)
+    if source.streams:
+        if ids or statuses:
+            raise UsageError("consumers of JetStream have neither ids nor a status", "leave out --id and --status")
+        from stantools.cli.reporttext import show as show_report
+        from stantools.inspection.stream_consumers import consumers_report
+
+        return show_report(consumers_report(source, channels))
     if history:
         opened = source.store()
         records = (row for name in opened.chosen(channels) for row in _channel_history(opened, name, ids))
