@@ -25,6 +25,7 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, channel_key, master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.jetstreamlog import STREAM_LINES, STREAM_WRAPPERS
 from stantools.inspection.outcomes import UnknownRange
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.serverlog import LINES, WRAPPERS
@@ -34,6 +35,7 @@ from stantools.migration.migration_report import cutover_json
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
+from stantools.streamfiles.flaws import FlawKind
 from tests import clients, servers
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 from tests.programs import load
@@ -76,6 +78,8 @@ class _Codes:
             yield from self.values(node.orelse, function)
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             yield from self.table(node.value.id)
+        elif ast.unparse(node) == "flaw.kind.value":
+            yield from self.kinds_of_flaws()
         elif isinstance(node, ast.Name):
             sources = [*self.assigned(node.id, function), *self.passed(node.id, function)]
             assert sources, f"{self.path}:{node.lineno}: where does {node.id} come from?"
@@ -89,6 +93,14 @@ class _Codes:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
                 assert isinstance(node.value, ast.Dict)
                 yield from (ast.literal_eval(value) for value in node.value.values)
+
+    @staticmethod
+    def kinds_of_flaws() -> Iterator[str]:
+        """The codes of the flaws that are made in a stream's directory."""
+        for path in (ROOT / "stantools/streamfiles").glob("*.py"):
+            for node in ast.walk(syntax_tree(path)):
+                if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "FlawKind":
+                    yield FlawKind[node.attr].value
 
     @staticmethod
     def assigned(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.FunctionDef]]:
@@ -270,7 +282,7 @@ def test_modules_and_classes_of_the_architecture_exist() -> None:
 
 
 def test_commands_in_explanations_exist() -> None:
-    for line in (*WRAPPERS, *LINES):
+    for line in (*WRAPPERS, *LINES, *STREAM_WRAPPERS, *STREAM_LINES):
         for part in re.split(r"[;,:](?: |$)", f"{line.meaning}; {line.remedy}"):
             check_command(part)
 
@@ -350,6 +362,8 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     node = printed("info", str(golden.with_name("clusters") / "snapshots" / "nodes" / "a"), "-o", "json")["node"]
     streams = printed("info", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")
     stream = next(each for each in streams["streams"] if each["consumers"])
+    checked = printed("verify", str(golden_jetstream / "dmg_two_flips" / "store"), "-o", "json")
+    consumers = printed("subs", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")["streams"]
     lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
     cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
@@ -369,8 +383,11 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
             *stream["blocks"][0],
             *stream["consumers"][0],
             *stream["consumers"][0]["delivered"],
-            "info",
-            "jetstream",
+            *checked,
+            *checked["findings"][0],
+            *checked["streams"][0],
+            *next(each["consumers"][0] for each in consumers if each["consumers"]),
+            *("info", "verify", "subs", "messages", "headers", "jetstream"),
         },
         "node": {
             *node,

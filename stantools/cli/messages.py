@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,15 @@ from stantools.errors import ExitCode, UsageError
 from stantools.escaping import text
 from stantools.notation import counted, format_time
 from stantools.options import ARCHIVED, COUNT, DATA, SEQUENCES, SINCE, UNTIL, option
+from stantools.streamfiles.headers import header_fields
 
 if TYPE_CHECKING:
-    from stantools.inspection.stored_messages import ReadProblem, StoredMessage
+    from stantools.inspection.stored_messages import ReadProblem, Selection, StoredMessage
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
+_STREAM_COLUMNS = ("seq", "timestamp_ns", "time", "subject", "headers", "data", "size")
 #: Payloads that look encrypted until this is reported.
 _SUSPECTS = 4
 
@@ -65,17 +68,41 @@ class MessageSelection:
 @options_of(MessageSelection, "options")
 @reading_options()
 def command(store: Path, channel: str, options: MessageSelection, read_options: ReadOptions) -> int:
-    """Print the messages of CHANNEL, in order.
+    """Print the messages of CHANNEL, in order; or of a stream of a JetStream directory, STREAM or ACCOUNT/STREAM.
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
     stderr in their place; the exit code is then 1.
     """
-    from stantools.cli.opening import open_channel, open_source
-    from stantools.inspection.stored_messages import MessageReader, Selection, follow
+    from stantools.cli.opening import open_source
+    from stantools.inspection.stored_messages import Selection
     from stantools.sources.source import Capability
-    from stantools.store.growing_channel import ANYWHERE, ChannelFollower, GrowingChannel
 
     source = open_source(store, read_options, Capability.MESSAGES, channels=[channel])
+    first, last = options.sequences or (None, None)
+    selection = Selection(first, last, options.since, options.until, options.tail, options.pattern())
+    if source.streams:
+        return _print_stream(source, channel, options, selection)
+    return _print_channel(source, channel, options, selection)
+
+
+def _print_stream(source: Source, name: str, options: MessageSelection, selection: Selection) -> int:
+    from stantools.inspection.stream_messages import StreamMessageReader
+
+    if options.following or options.archived:
+        raise UsageError("--follow and --archived are for file stores", "leave them out")
+    stream = source.stream(name)
+    warnings = _Warnings(name, encryption_key_given=True)
+    with _Printer(options, name, _STREAM_COLUMNS) as printer:
+        for item in warnings.watch(StreamMessageReader(stream).read(selection)):
+            printer.show(item)
+    return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
+
+
+def _print_channel(source: Source, channel: str, options: MessageSelection, selection: Selection) -> int:
+    from stantools.cli.opening import open_channel
+    from stantools.inspection.stored_messages import MessageReader, follow
+    from stantools.store.growing_channel import ANYWHERE, ChannelFollower, GrowingChannel
+
     opened = source.store("messages are printed from it")
     if source.nodes:
         console.note(
@@ -83,23 +110,13 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
             "messages that only its Raft log holds are not in it: stantools merge and replay read both"
         )
     files = open_channel(opened, channel)
-    first, last = options.sequences or (None, None)
-    selection = Selection(
-        first,
-        last,
-        options.since,
-        options.until,
-        options.tail,
-        options.pattern(),
-    )
 
     reader = MessageReader(files, opened.crc, key=opened.key, archived=options.archived)
     follower = ChannelFollower(os.fspath(files.path.parent), files.path.name, opened.crc)
     at = follower.ask(GrowingChannel.latest) if options.following else ANYWHERE
     newest = at.timestamp, at.sequence
-    printer = _Printer(options, channel)
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
-    with printer:
+    with _Printer(options, channel, _COLUMNS) as printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)
             newest = max(newest, (item.timestamp, item.sequence))
@@ -174,8 +191,9 @@ class _Warnings:
 
 
 class _Printer:
-    def __init__(self, options: MessageSelection, channel: str) -> None:
+    def __init__(self, options: MessageSelection, channel: str, columns: Sequence[str]) -> None:
         self._output = console.output()
+        self._columns = columns
         self._format = options.data or ("text" if self._output == "table" else "base64")
         self._cut = options.cut
         self._channel = channel
@@ -187,7 +205,7 @@ class _Printer:
         if self._output == "json":
             self._write(f'{{"schema": 1, "channel": {json.dumps(plain(self._channel))}, "messages": [')
         elif self._output == "csv":
-            self._csv.writerow(_COLUMNS)
+            self._csv.writerow(self._columns)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,8 +226,9 @@ class _Printer:
             self._write(("\n  " if self._first else ",\n  ") + ndjson_line(record).rstrip("\n"))
             self._first = False
         else:
-            values = [record.get(name, "") for name in _COLUMNS]
-            self._csv.writerow([console.escape(v) if isinstance(v, str) else v for v in values])
+            values = [record.get(name, "") for name in self._columns]
+            texts = (json.dumps(plain(each)) if isinstance(each, dict) else each for each in values)
+            self._csv.writerow([console.escape(each) if isinstance(each, str) else each for each in texts])
 
     def _record(self, message: StoredMessage) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -217,8 +236,11 @@ class _Printer:
             "timestamp_ns": message.timestamp,
             "time": format_time(message.timestamp),
             "subject": text(message.subject),
-            "reply": text(message.reply),
         }
+        if message.headers is None:
+            record["reply"] = text(message.reply)
+        else:
+            record["headers"] = header_fields(message.headers)
         if self._format != "none":
             record["data"] = payload_text(message.data, self._format)
         record["size"] = len(message.data)
@@ -233,6 +255,8 @@ class _Printer:
             line += f"  subject={console.escape(message.subject)}"
         if message.reply:
             line += f"  reply={console.escape(message.reply)}"
+        for name, values in header_fields(message.headers or b"").items():
+            line += f"  {console.escape(name)}: {console.escape(', '.join(values))}"
         shown = data[: self._cut] if self._cut else data
         more = f"… and {counted(len(data) - len(shown), 'byte')} more" if len(shown) < len(data) else ""
         if self._format == "hex":

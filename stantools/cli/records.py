@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stantools.store.read_options import ReadOptions
 
 _RAFT = "raft"
-_KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
+_KINDS = ("server", "clients", "subs", "messages", "index", "block", _RAFT)
 
 
 @verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)
@@ -37,10 +37,14 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
     with another name and --kind. In an archive it is ARCHIVE/FILE. For a clustered node's raft.log it prints the
-    entries, also those left in free pages; encrypted ones need the key. Exit code 1: the file is damaged.
+    entries, also those left in free pages; encrypted ones need the key. Of a block of a JetStream stream, N.blk, the
+    directories name the stream, whose name and number are in the hashes; offsets are those in its plain content.
+
+    Exit code 1: the file is damaged.
     """
     from stantools.cli.opening import file_crc, open_file
     from stantools.format.encryption import raft_cipher
+    from stantools.inspection.block_records import read_block
     from stantools.inspection.records import FileKind, kind_of, read_raft_entries, read_records
     from stantools.store.directory import RAFT_LOG_FILE
     from stantools.store.mapping import mapped
@@ -61,9 +65,10 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
             f"{console.escape(str(file))}: the name does not tell the kind of file", f"add --kind {'|'.join(_KINDS)}"
         )
     with mapped(file, sequential=not raft) as buffer:
-        polynomial = 0
-        if known is None:
-            key = read_options.encryption_key
+        polynomial, key = 0, read_options.encryption_key
+        if known is FileKind.BLOCK:
+            records = read_block(file, key)
+        elif known is None:
             records = read_raft_entries(buffer, raft_cipher(key) if key else None)
         else:
             crc = file_crc(file, buffer, read_options)

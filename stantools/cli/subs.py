@@ -12,6 +12,7 @@ from stantools.cli import console
 from stantools.cli.click_options import channel_option, node_option, reading_options, store_argument, verb
 from stantools.cli.output import show_records
 from stantools.cli.reporttext import show
+from stantools.errors import UsageError
 from stantools.notation import counted
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def command(
     lag      messages not yet sent to this subscription or to any member of its queue group
     pending  messages sent and not acknowledged
 
-    Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them.
+    Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them. Of a JetStream
+    directory the consumers are shown; --channel names streams.
 
     Exit code 1: a subs.dat or clients.dat is damaged (its intact part is shown), or there are ghosts.
     """
@@ -59,6 +61,12 @@ def command(
 
     use = Capability.HISTORY if history else Capability.SUBSCRIPTIONS
     source = open_source(store, read_options, use, channels=channels)
+    if source.streams:
+        if ids or statuses:
+            raise UsageError("consumers of JetStream have neither ids nor a status", "leave out --id and --status")
+        from stantools.inspection.stream_consumers import consumers_report
+
+        return show(consumers_report(source, channels))
     if history:
         opened = source.store()
         records = (row for name in opened.chosen(channels) for row in _channel_history(opened, name, ids))

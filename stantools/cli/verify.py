@@ -36,19 +36,20 @@ def command(store: Path, channels: tuple[str, ...], workers: int, read_options: 
     Nothing is changed. ndjson and csv list the findings; json adds the channels. `stantools explain CODE` explains a
     finding.
 
-    Of a clustered node, the Raft log and the snapshots are checked as well.
+    Of a clustered node, the Raft log and the snapshots are checked as well. Of a JetStream directory or a backup of a
+    stream, the blocks, indexes, configurations and consumers of its streams; --channel names streams.
 
     Exit code 0: clean. 1: findings other than informational ones.
     """
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.source_queries import verify_source
+    from stantools.inspection.source_queries import scan_source
     from stantools.inspection.verify_report import verify_report
     from stantools.sources.source import Capability
 
     source = open_source(store, read_options, Capability.SURVEY, channels=channels)
     with ByteProgress("verify", lambda: source.data_size(channels)) as shown:
-        verdict = verify_source(
+        verdict = scan_source(
             source, patterns=channels, workers=workers, progress=shown.advance, on_finding=shown.found
         )
     return show(verify_report(verdict, node=source.node is not None))

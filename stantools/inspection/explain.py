@@ -11,6 +11,7 @@ from typing import Any
 from stantools.escaping import fill_in
 from stantools.inspection.brokerlog import BROKER_LINES, FATAL_LINES
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.jetstreamlog import STREAM_LINES, STREAM_WRAPPERS
 from stantools.inspection.logformats import server_lines
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
 
@@ -52,11 +53,13 @@ def explain(text: str) -> list[Explanation]:
 def _explain_line(text: str) -> list[Explanation]:
     whole = _PREFIX.sub("", text.strip())
     line = _START.sub("", whole)
-    around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
+    around = [(match, each) for each in (*WRAPPERS, *STREAM_WRAPPERS) if (match := each.pattern.search(line))]
     around.sort(key=lambda found: found[0].start())
     # After a wrapper comes the reason; otherwise the whole line may be one.
     rest = line[min(match.end() for match, _ in around) :] if around else line
-    reason = next(((match, each) for each in (*LINES, *BROKER_LINES) if (match := each.pattern.search(rest))), None)
+    reason = next(
+        ((match, each) for each in (*LINES, *STREAM_LINES, *BROKER_LINES) if (match := each.pattern.search(rest))), None
+    )
     if not around and reason is None:
         reason = next(((match, each) for each in FATAL_LINES if (match := each.pattern.search(whole))), None)
     found = [*around, reason] if reason else around

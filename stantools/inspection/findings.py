@@ -35,6 +35,24 @@ class Finding:
         return asdict(self)
 
 
+#: members of a finding in a JetStream directory, as programs get it
+STREAM_FINDING_FIELDS = (
+    *("code", "severity", "file", "offset", "length", "account", "stream", "consumer", "seq", "detail", "remedy"),
+)
+
+
+@dataclass(frozen=True)
+class StreamFinding(Finding):
+    """A finding in a JetStream directory; `channel` is not used."""
+
+    account: str | None = None
+    stream: str | None = None
+    consumer: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in STREAM_FINDING_FIELDS}
+
+
 #: Rank of each severity; 0 is the worst.
 RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 

@@ -49,6 +49,7 @@ class FileKind(enum.StrEnum):
     SUBS = "subs"
     MESSAGES = "messages"
     INDEX = "index"
+    BLOCK = "block"  #: of a JetStream stream; read by `stantools.inspection.block_records`
 
 
 #: Layouts of logs, by kind.
@@ -59,6 +60,7 @@ _NAMES = (
     (re.compile(r"subs(\.dat|[0-9]+)"), FileKind.SUBS),
     (re.compile(r"msgs\..*\.dat(\.bak)?"), FileKind.MESSAGES),
     (re.compile(r"msgs\..*\.idx(\.bak)?"), FileKind.INDEX),
+    (re.compile(r"[1-9][0-9]*\.(blk(\.tmp)?|new)"), FileKind.BLOCK),
 )
 #: Fields of an index record, in their order.
 INDEX_FIELDS: Final = ("sequence", "offset", "timestamp", "size")

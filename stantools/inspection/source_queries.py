@@ -1,4 +1,4 @@
-"""The queries that every kind of source answers: a store by itself, or a clustered node with its Raft log."""
+"""The queries that kinds of sources answer: a store, a clustered node with its Raft log, streams of JetStream."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
     from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.inspection.overview import Overview
+    from stantools.inspection.scan_result import ScanResult
     from stantools.inspection.survey import ChannelSurvey
     from stantools.inspection.verify import Verdict
     from stantools.store.directory import Datastore
@@ -177,3 +178,19 @@ def diagnose_node_source(source: Source, workers: int, phase: Phase) -> NodeDiag
     view, report = source_overview(source)
     assert report
     return diagnose_node(source.path, report, view, verified)
+
+
+def scan_source(
+    source: Source,
+    *,
+    patterns: Sequence[str] = (),
+    workers: int = 2,
+    progress: Progress | None = None,
+    on_finding: Callable[[Finding], object] | None = None,
+) -> ScanResult:
+    """Scans a source of any kind completely; the options are those of `verify`."""
+    if source.streams:
+        from stantools.inspection.stream_verify import verify_streams
+
+        return verify_streams(source, patterns=patterns, progress=progress, on_finding=on_finding)
+    return verify_source(source, patterns=patterns, workers=workers, progress=progress, on_finding=on_finding)

@@ -57,6 +57,7 @@ class StoredMessage:
     file: str  #: slice that holds it
     offset: int  #: offset of its record in the slice
     error: str = ""  #: reason why the payload could not be decrypted, else ""
+    headers: bytes | None = None  #: header block, empty without headers; None in a file store, which has none
 
 
 @dataclass(frozen=True)

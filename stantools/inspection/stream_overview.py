@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.findings import Severity
 from stantools.progress import Progress
 from stantools.sources.source import Source
-from stantools.store.directory import subject_matches
+from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.blocks import is_compressed
 from stantools.streamfiles.directory import BlockFile, StoredConsumer, StoredStream
 from stantools.streamfiles.indexes import KnownStream
 from stantools.streamfiles.meta import ConsumerState
-from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
+from stantools.streamfiles.survey import StreamSurvey
 
 _SECOND: Final = 1_000_000_000
 
@@ -91,9 +93,8 @@ def stream_overviews(
     source: Source, *, patterns: Sequence[str] = (), progress: Progress | None = None
 ) -> Iterator[StreamOverview]:
     """Yields the streams of a source whose names match a pattern; no patterns match all."""
-    for stream in source.streams:
-        if not patterns or any(subject_matches(pattern, stream.name) for pattern in patterns):
-            yield _overview(stream, progress)
+    for stream in source.chosen_streams(patterns):
+        yield _overview(stream, progress)
 
 
 def _overview(stream: StoredStream, progress: Progress | None) -> StreamOverview:
@@ -126,7 +127,9 @@ def _overview(stream: StoredStream, progress: Progress | None) -> StreamOverview
         stream.consumers,
     )
     flaws = (*stream.flaws, *(survey.flaws if survey else ()))
-    overview.problems = [f"{each.file}: {each.detail}" for each in flaws]
+    overview.problems = [
+        f"{each.file}: {each.detail}" for each in flaws if CATALOGUE[each.kind.value].severity is not Severity.INFO
+    ]
     return overview
 
 

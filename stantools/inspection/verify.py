@@ -26,12 +26,15 @@ from stantools.inspection.file_findings import (
     slice_findings,
     subscription_findings,
 )
-from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.outcomes import ChannelOutcome, channel_outcome, store_outcomes
+from stantools.inspection.findings import Finding
+from stantools.inspection.outcomes import ChannelOutcome, OutcomeTotals, channel_outcome, store_outcomes
+from stantools.inspection.report import ReportTable, columns
 from stantools.inspection.runs import ChannelHistory, RecordRun, RunPart, arrange
+from stantools.inspection.scan_result import ScanResult
 from stantools.inspection.slicesummary import held_sequences
 from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.survey_jobs import survey_channels
+from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, FileSnapshot, possible_slices
@@ -74,14 +77,16 @@ class ChannelVerdict:
         }
 
 
-@dataclass
-class Verdict:
-    """The result of verify."""
+_COLUMNS = columns(
+    *("channel", "messages", "bytes", "intact", "archived", "missing before", "unknown"), numbers=("messages", "bytes")
+)
 
-    findings: list[Finding] = field(default_factory=list)  #: all findings, store first, then channel by channel
+
+@dataclass
+class Verdict(ScanResult):
+    """The result of verify of a store or a clustered node."""
+
     channels: list[ChannelVerdict] = field(default_factory=list)  #: one verdict per channel directory
-    bytes_scanned: int = 0  #: bytes read
-    seconds: float = 0.0
     #: Messages in files in the root, by channel.
     in_root: Mapping[str, Ranges] = field(default_factory=dict)
 
@@ -92,29 +97,34 @@ class Verdict:
 
     def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
         """Adds the report on a part of the store; `on_finding` is called with each finding."""
-        self.findings += report.findings
+        self.add_findings(report.findings, on_finding)
         self.bytes_scanned += report.bytes_scanned
         if isinstance(report, ChannelReport):
             self.channels.append(report.verdict)
         else:
             self.in_root = report.messages
-        for one in report.findings if on_finding else ():
-            on_finding(one)  # type: ignore[misc]
 
-    @property
-    def clean(self) -> bool:
-        """There is no finding above severity info."""
-        return all(f.severity == Severity.INFO for f in self.findings)
+    def table(self) -> ReportTable:
+        rows = [
+            (
+                each.name,
+                each.messages,
+                each.bytes,
+                describe_ranges(each.outcome.intact, 4),
+                describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,
+                describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
+                ", ".join(unknown.sequences for unknown in each.outcome.unknown) or None,
+            )
+            for each in self.channels
+        ]
+        return ReportTable(_COLUMNS, rows)
+
+    def messages_sentence(self) -> str:
+        return OutcomeTotals.of(self.outcomes.values()).sentence()
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "clean": self.clean,
-            "findings": [f.as_json() for f in self.findings],
-            "channels": [c.as_json() for c in self.channels],
-            "bytes_scanned": self.bytes_scanned,
-            "seconds": round(self.seconds, 6),
-        }
+        channels = {"channels": [each.as_json() for each in self.channels]}
+        return {"schema": 1, **self.common_json(), **channels, **self.effort_json()}
 
 
 def verify(

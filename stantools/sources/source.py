@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
+from stantools.escaping import escape
 from stantools.progress import Progress
 from stantools.sources.store_search import find_stores, list_directory
 from stantools.store.directory import NAME_STORE as NAME_STORE
-from stantools.store.directory import Datastore, open_datastore
+from stantools.store.directory import Datastore, open_datastore, subject_matches
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
 
@@ -208,8 +209,39 @@ class Source:
             self.datastore = open_store(node.data, self.read_options)
         return self.datastore
 
+    def chosen_streams(self, patterns: Sequence[str] = ()) -> list[StoredStream]:
+        """Returns the streams whose names match a pattern; no patterns match all.
+
+        Raises:
+            UsageError: Patterns were given, and none matches.
+        """
+        chosen = [
+            each
+            for each in self.streams
+            if not patterns or any(subject_matches(pattern, each.name) for pattern in patterns)
+        ]
+        if patterns and not chosen:
+            raise UsageError(f"no stream matches {', '.join(map(escape, patterns))}", "see: stantools info STORE")
+        return chosen
+
+    def stream(self, name: str) -> StoredStream:
+        """Returns a stream by its name, or by ACCOUNT/NAME where several accounts have one of that name.
+
+        Raises:
+            StoreUnreadableError: None or several have that name.
+        """
+        names = [f"{each.account}/{each.name}" for each in self.streams]
+        found = [each for each, full in zip(self.streams, names, strict=True) if name in (each.name, full)]
+        if len(found) == 1:
+            return found[0]
+        what = f"{len(found)} streams are called {escape(name)}" if found else f"no stream {escape(name)}"
+        listed = ", ".join(escape(full) for full in sorted(names) if not found or full.endswith(f"/{name}"))
+        raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", f"its streams are: {listed}")
+
     def data_size(self, channels: Sequence[str] = ()) -> int:
-        """Returns the bytes of the slices of some channels, to measure progress; 0 if unknown."""
+        """Returns the bytes of the slices or blocks of some channels or streams, to measure progress; 0 if unknown."""
+        if self.streams:
+            return sum(block.size for each in self.chosen_streams(channels) for block in each.blocks)
         return self.datastore.data_size(self.datastore.matching(channels)) if self.datastore else 0
 
     def parts(self) -> tuple[NodeFiles, ...]:
@@ -228,7 +260,7 @@ class Source:
             self.flaws += self.sql.left_out()
         for each in uses:
             if each not in self.found.kind.capabilities:
-                if each is Capability.HISTORY:
+                if each is Capability.HISTORY and self.nodes:
                     raise UsageError(
                         "a clustered node keeps no history of single records",
                         "stantools records FILE prints the entries of its raft.log",

@@ -7,7 +7,7 @@ unsigned 64-bit.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -117,17 +117,23 @@ class Ranges:
         at = bisect_right(self._first, first) - 1
         return at >= 0 and last <= self._last[at]
 
+    def _window(self, low: int, high: int) -> Ranges:
+        """Returns the ranges that meet the one from `low` to `high`, whole."""
+        begin, end = bisect_left(self._last, low), bisect_right(self._first, high)
+        return self if (begin, end) == (0, len(self._first)) else Ranges(self._first[begin:end], self._last[begin:end])
+
     def __or__(self, other: Ranges) -> Ranges:
         return Ranges.union((self, other))
 
     def __sub__(self, other: Ranges) -> Ranges:
-        return self & other.complement() if self and other else self
+        return self & other._window(self.first, self.last).complement() if self and other else self
 
     def __and__(self, other: Ranges) -> Ranges:
         if not self or not other or self.first > other.last or other.first > self.last:
             return Ranges()
         pairs: list[tuple[int, int]] = []
-        mine, theirs = self.pairs(), other.pairs()
+        low, high = max(self.first, other.first), min(self.last, other.last)
+        mine, theirs = self._window(low, high).pairs(), other._window(low, high).pairs()
         i = j = 0
         while i < len(mine) and j < len(theirs):
             low, high = max(mine[i][0], theirs[j][0]), min(mine[i][1], theirs[j][1])

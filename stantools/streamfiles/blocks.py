@@ -39,6 +39,7 @@ class BlockContent:
     data: Buffer | bytes  #: the records
     compressed: bool = False
     encrypted: bool = False
+    sealed: bool = False  #: it is encrypted, and its key cannot be opened; `data` is empty
     magic_damaged: bool = False  #: it is compressed, and its first bytes do not tell
     damaged_chunks: list[int] = field(default_factory=list)  #: offsets in the file (decrypted) of damaged chunks
     #: Bytes of the file after the compressed part and the last 8 bytes of the block; a healthy block has none.
@@ -56,7 +57,14 @@ def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockCont
     plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, _MAX_CONTENT)
     plain += content[end : end + HASH_SIZE]
     surplus = content[end + HASH_SIZE :]
-    return BlockContent(bytes(plain), True, key is not None, not head.startswith(COMPRESSED), damaged, surplus)
+    return BlockContent(
+        bytes(plain),
+        compressed=True,
+        encrypted=key is not None,
+        magic_damaged=not head.startswith(COMPRESSED),
+        damaged_chunks=damaged,
+        surplus=surplus,
+    )
 
 
 def is_compressed(path: Path) -> bool:

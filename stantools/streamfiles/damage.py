@@ -24,6 +24,14 @@ _ROWS: Final = 65536
 #: bytes of supposed records that are hashed for each byte that is searched
 _MAX_HASHED: Final = 1024
 _TIME_AT: Final = 12
+#: distance from the message before up to which the sequence of a damaged record is trusted
+MAX_CLAIMED_STEP: Final = 1 << 16
+#: continue "the place of damage: "
+FLAW_TEXTS: Final = {
+    RecordFlaw.CUT: "the block ends within a record",
+    RecordFlaw.BAD_LENGTH: "the record has impossible sizes",
+    RecordFlaw.BAD_HASH: "the record has another hash than its content",
+}
 
 
 @dataclass(slots=True)
@@ -36,6 +44,8 @@ class Gap:
     before: int  #: sequence of the block's last message before them, 0 for none
     after: int = 0  #: sequence of the block's next message, 0 for none
     claimed: int = 0  #: greatest sequence in the headers of damaged records among them, 0 for none
+    #: These records cover all of the bytes, and none of them is a tombstone.
+    covered: bool = False
 
 
 def scan(data: Buffer | bytes, key: bytes, position: int = 0) -> Iterator[RecordColumns | Gap]:
@@ -60,7 +70,8 @@ def scan(data: Buffer | bytes, key: bytes, position: int = 0) -> Iterator[Record
             return
         if flaw is not RecordFlaw.FULL:
             end = next_record(data, position, key)
-            gap = Gap(position, end, flaw, before, claimed=_max_claimed(data, position, end))
+            claimed, covered = _claims(data, position, end)
+            gap = Gap(position, end, flaw, before, claimed=claimed, covered=covered)
             last_gaps.append(gap)
             yield gap
             position = end
@@ -94,19 +105,24 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
     return bytes(good), gaps
 
 
-def _max_claimed(data: Buffer | bytes, position: int, end: int) -> int:
-    """Returns the greatest sequence in the headers of damaged records, as far as their sizes lead to the next."""
-    greatest = 0
+def _claims(data: Buffer | bytes, position: int, end: int) -> tuple[int, bool]:
+    """Follows the headers of damaged records, as far as their sizes lead to the next.
+
+    Returns the greatest sequence in them, and whether they cover all of the bytes and none is a tombstone.
+    """
+    greatest, tombstones = 0, False
     while position + EMPTY_RECORD_SIZE <= end:
         size = int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF
         sequence = int.from_bytes(data[position + 4 : position + _TIME_AT], "little")
         if not EMPTY_RECORD_SIZE <= size <= end - position:
             break
         # the sequence of a tombstone says nothing about the end of the stream
-        if not sequence & TOMBSTONE:
+        if sequence & TOMBSTONE:
+            tombstones = True
+        else:
             greatest = max(greatest, sequence & MAX_SEQUENCE)
         position += size
-    return greatest
+    return greatest, position == end and not tombstones
 
 
 def next_record(data: Buffer | bytes, position: int, key: bytes) -> int:

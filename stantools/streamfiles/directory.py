@@ -19,14 +19,16 @@ from stantools.store.mapping import mapped
 from stantools.streamfiles import highwayhash
 from stantools.streamfiles.blocks import BlockContent, block_content
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
-from stantools.streamfiles.indexes import KnownBlock, KnownStream, read_index, read_old_index
-from stantools.streamfiles.layout import BLOCK_NAME, HASH_SIZE, MESSAGES, NEW_BLOCK_NAME, PURGED, ArchiveError
+from stantools.streamfiles.indexes import IndexVersionError, KnownBlock, KnownStream, read_index, read_old_index
+from stantools.streamfiles.layout import BLOCK_NAME, HASH_SIZE, INDEX, MESSAGES, NEW_BLOCK_NAME, PURGED, ArchiveError
 from stantools.streamfiles.meta import ConsumerState, decode_consumer, meta_sum
 from stantools.streamfiles.sealing import AssetKey, ServerKeys
 
 #: bytes of a configuration, a consumer's state, an index: more is no file of a server
 _MAX_META: Final = 16 << 20
 _MAX_INDEX: Final = 1 << 30
+#: sealed key of a stream's configuration
+_KEY_FILE: Final = "meta.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class StoredStream:
     server_keys: ServerKeys | None = None
     flaws: list[FileFlaw] = field(default_factory=list)
     other_names: tuple[str, ...] = ()  #: other streams, whose blocks may be here
+    _keys: dict[str, AssetKey | None] = field(default_factory=dict, init=False, repr=False)  #: of blocks, by key file
 
     @cached_property
     def name(self) -> str:
@@ -61,6 +64,11 @@ class StoredStream:
     @cached_property
     def names(self) -> set[str]:
         return {each.name for each in _entries(self.path)}
+
+    @cached_property
+    def message_names(self) -> set[str]:
+        """Names in the directory of the blocks."""
+        return {each.name for each in _entries(self.path / MESSAGES)}
 
     def _flaw(self, kind: FlawKind, file: str, detail: str, **place: Any) -> None:
         self.flaws.append(FileFlaw(kind, file, detail, **place))
@@ -80,7 +88,7 @@ class StoredStream:
     @cached_property
     def key(self) -> AssetKey | None:
         """The key of the stream's configuration and index; None if it is not encrypted, or cannot be opened."""
-        return self._asset_key("meta.key", self.name)
+        return self._asset_key(_KEY_FILE, self.name)
 
     def _asset_key(self, file: str, context: str, consumer: str | None = None) -> AssetKey | None:
         try:
@@ -88,19 +96,28 @@ class StoredStream:
             if sealed is None:
                 return None
             if self.server_keys is None:
-                self._flaw(FlawKind.KEY_MISSING, file, "it is encrypted, and no key was given", consumer=consumer)
+                self._tell_locked(file)
                 return None
             return self.server_keys.open(sealed, context)
         except NotPermittedError:
             raise
         except (ArchiveError, StoreUnreadableError) as problem:
-            is_block = file.startswith(MESSAGES)
-            self._flaw(FlawKind.BLOCK_KEY if is_block else FlawKind.KEY_WRONG, file, problem.message, consumer=consumer)
-            return None
+            if file == _KEY_FILE or _KEY_FILE not in self.names or self.key:
+                kind = FlawKind.BLOCK_KEY if file.startswith(MESSAGES) else FlawKind.KEY_WRONG
+                self._flaw(kind, file, problem.message, consumer=consumer)
+            return None  # with another key, one flaw is enough
+
+    def _tell_locked(self, file: str) -> None:
+        if not any(each.kind is FlawKind.KEY_MISSING for each in self.flaws):
+            detail = (
+                "the stream is encrypted, and no key was given: its messages, configuration and consumers cannot be "
+                "judged, only the checksums of the configurations"
+            )
+            self._flaw(FlawKind.KEY_MISSING, file, detail)
 
     @cached_property
     def encrypted(self) -> bool:
-        return "meta.key" in self.names
+        return _KEY_FILE in self.names or any(each.endswith(".key") for each in self.message_names)
 
     @cached_property
     def config(self) -> Mapping[str, Any] | None:
@@ -121,8 +138,10 @@ class StoredStream:
             self._flaw(
                 summed, f"{folder}meta.sum", f'it is "{stored}", expected "{proper.decode()}"', consumer=consumer
             )
-        if f"{folder}meta.key" in self.names if not folder else (self.path / folder / "meta.key").exists():
+        if self.encrypted:
             if asset is None:
+                if not (self.path / folder / "meta.key").exists():
+                    self._flaw(FlawKind.KEY_WRONG, f"{folder}meta.key", "it is missing", consumer=consumer)
                 return None
             try:
                 data = asset.unseal(data)
@@ -165,7 +184,9 @@ class StoredStream:
         state: ConsumerState | None = None
         try:
             data = self.read(f"{folder}o.dat")
-            if data is not None and (asset or not (self.path / folder / "meta.key").exists()):
+            if data is None:
+                self._flaw(FlawKind.CONSUMER_STATE, f"{folder}o.dat", "it is missing", consumer=name)
+            elif asset or not self.encrypted:
                 state = decode_consumer(asset.unseal(data) if asset else data)
         except NotPermittedError:
             raise
@@ -194,14 +215,23 @@ class StoredStream:
                 yield BlockFile(int(match[1]), entry, folder, entry.stat().st_size)
 
     def block_key(self, block: BlockFile) -> AssetKey | None:
-        path = block.path.with_name(f"{block.number}.key")
-        return self._asset_key(f"{block.place}/{path.name}", f"{self.name}:{block.number}")
+        """The key of a block; None if it is not encrypted, or its key cannot be opened."""
+        if not self.encrypted:
+            return None
+        file = f"{block.place}/{block.number}.key"
+        if file not in self._keys:
+            self._keys[file] = self._asset_key(file, f"{self.name}:{block.number}")
+        return self._keys[file]
 
     @contextmanager
     def content(self, block: BlockFile) -> Iterator[BlockContent]:
         """The content of a block; StoreUnreadableError if it cannot be read."""
+        key = self.block_key(block)
         with mapped(block.path, sequential=True) as raw:
-            yield block_content(raw, self.block_key(block))
+            if key is None and self.encrypted and block.path.with_name(f"{block.number}.key").exists():
+                yield BlockContent(b"", encrypted=True, sealed=True)
+            else:
+                yield block_content(raw, key)
 
     def tail(self, block: BlockFile) -> bytes:
         """The last 8 bytes of a block, the hash of its last record; empty if it cannot be read."""
@@ -220,7 +250,7 @@ class StoredStream:
     @cached_property
     def index(self) -> KnownStream | None:
         """The content of `index.db`, if its own hash is right; else of the indexes of servers before 2.10."""
-        file = f"{MESSAGES}/index.db"
+        file = f"{MESSAGES}/{INDEX}"
         try:
             data = self.read(file, _MAX_INDEX)
             if data is None or (self.encrypted and self.key is None):
@@ -230,8 +260,24 @@ class StoredStream:
         except NotPermittedError:
             raise
         except (ArchiveError, StoreUnreadableError) as problem:
-            self._flaw(FlawKind.INDEX_HASH, file, problem.message)
+            kind = FlawKind.INDEX_VERSION if isinstance(problem, IndexVersionError) else FlawKind.INDEX_HASH
+            self._flaw(kind, file, problem.message)
             return None
+
+    @cached_property
+    def index_file(self) -> bool:
+        """Whether there is an `index.db`, of whatever content."""
+        return INDEX in self.message_names
+
+    @cached_property
+    def index_totals_differ(self) -> bool:
+        """Whether `index.db` counts other messages than those of its blocks; a server rejects it then."""
+        known = self.index
+        return (
+            known is not None
+            and bool(known.version)
+            and known.messages != sum(each.messages for each in known.blocks.values())
+        )
 
     def _old_indexes(self) -> KnownStream | None:
         known: dict[int, KnownBlock] = {}
@@ -251,6 +297,7 @@ class StoredStream:
             known[block.number] = entry
             if block.size and last_hash != self.tail(block):
                 stale.add(block.number)
+                self._flaw(FlawKind.OLD_INDEX, file, f"{block.number}.blk ends with another record than it says")
         if not known:
             return None
         last = max(each.last for each in known.values())
@@ -262,6 +309,8 @@ class StoredStream:
         known = self.index
         if known is None or not known.version:
             return "there is none"
+        if self.index_totals_differ:
+            return f"its total is {known.messages} messages, the sum of its blocks is another"
         numbers, last = {each.number for each in self.blocks}, self._last_indexed
         if not numbers and not known.messages:
             return ""

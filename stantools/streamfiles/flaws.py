@@ -1,6 +1,6 @@
 """Flaws of a stream's files: facts with a place, which higher layers turn into findings.
 
-Facts: jetstream-store.md sections 15 to 20 and 25.
+The value of a kind is the code of its finding. Facts: jetstream-store.md sections 15 to 20 and 25.
 """
 
 from __future__ import annotations
@@ -9,31 +9,48 @@ import enum
 from dataclasses import dataclass
 
 
-class FlawKind(enum.Enum):
-    META_MISSING = enum.auto()
-    META_SUM = enum.auto()
-    META_JSON = enum.auto()
-    BLOCK_HASH = enum.auto()
-    BLOCK_LENGTH = enum.auto()
-    BLOCK_CUT = enum.auto()
-    BLOCK_ZEROS = enum.auto()
-    BLOCK_TAIL = enum.auto()
-    BLOCK_EMPTY = enum.auto()
-    BLOCK_MISSING = enum.auto()
-    BLOCK_NUMBER = enum.auto()
-    BLOCK_ORDER = enum.auto()
-    BLOCK_UNREADABLE = enum.auto()
-    BLOCK_COMPRESSED = enum.auto()
-    ERASE_BUG = enum.auto()
-    BLOCK_KEY = enum.auto()
-    BORDER = enum.auto()
-    INDEX_HASH = enum.auto()
-    OLD_INDEX = enum.auto()
-    CONSUMER_META = enum.auto()
-    CONSUMER_SUM = enum.auto()
-    CONSUMER_STATE = enum.auto()
-    KEY_WRONG = enum.auto()
-    KEY_MISSING = enum.auto()
+class FlawKind(enum.StrEnum):
+    META_MISSING = "js-meta-missing"
+    META_SUM = "js-meta-sum"
+    META_JSON = "js-meta-json"
+    META_NAME = "js-meta-name"
+    META_UNKNOWN = "js-meta-unknown"
+    META_LEVEL = "js-meta-level"
+    META_CONFIG = "js-meta-config"
+    BLOCK_HASH = "js-block-hash"
+    BLOCK_LENGTH = "js-block-length"
+    BLOCK_CUT = "js-block-cut"
+    BLOCK_ZEROS = "js-block-zeros"
+    BLOCK_TAIL = "js-block-tail"
+    BLOCK_EMPTY = "js-block-empty"
+    BLOCK_MISSING = "js-block-missing"
+    BLOCK_NUMBER = "js-block-number"
+    BLOCK_ORDER = "js-block-order"
+    BLOCK_UNREADABLE = "js-block-unreadable"
+    BLOCK_COMPRESSED = "js-block-compressed"
+    ERASE_BUG = "js-block-erase-bug"
+    BLOCK_KEY = "js-block-key"
+    BORDER = "js-border"
+    TOMBSTONES_LOST = "js-tombstones-lost"
+    INDEX_HASH = "js-index-hash"
+    INDEX_VERSION = "js-index-version"
+    INDEX_TOTALS = "js-index-totals"
+    INDEX_STALE = "js-index-stale"
+    INDEX_AHEAD = "js-index-ahead"
+    INDEX_MISSING = "js-index-missing"
+    OLD_INDEX = "js-idx"
+    TIMER_INDEX = "js-ttl-index"
+    CONSUMER_META = "js-cons-meta"
+    CONSUMER_SUM = "js-cons-sum"
+    CONSUMER_STATE = "js-cons-state"
+    CONSUMER_AHEAD = "js-cons-ahead"
+    CONSUMERS_LOST = "js-cons-lost"
+    KEY_WRONG = "js-key-wrong"
+    KEY_MISSING = "js-key-missing"
+    LEFTOVER = "js-leftover"
+    FOREIGN_FILE = "js-foreign-file"
+    DELETION = "js-delete-under-way"
+    PURGE = "js-purge-under-way"
 
 
 @dataclass(frozen=True, slots=True)

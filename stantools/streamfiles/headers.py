@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from stantools.escaping import text
 from stantools.notation import format_moment
 
 CHANNEL = "Nats-Streaming-Channel"
@@ -128,3 +129,13 @@ def located(block: bytes, stream: bytes, subject: bytes, sequence: int, time: in
         sequence,
         format_moment(time).encode(),
     )
+
+
+def header_fields(block: bytes) -> dict[str, list[str]]:
+    """Returns the values of each name in a header block, in their order; lines without a colon are left out."""
+    fields: dict[str, list[str]] = {}
+    for line in block.split(END_LINE)[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            fields.setdefault(text(name), []).append(text(value.strip(b" \t")))
+    return fields

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stantools.store.ranges import Ranges
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, MAX_SEQUENCE, ArchiveError
 from stantools.streamfiles.varints import VarintReader, put, zigzag
@@ -21,6 +22,10 @@ from stantools.streamfiles.varints import VarintReader, put, zigzag
 _WRITTEN_VERSION: Final = 2
 #: sequences per node of a map of deleted sequences
 _NODE_BITS: Final = 2048
+
+
+class IndexVersionError(ArchiveError):
+    """An index of a version that no known server writes."""
 
 
 @dataclass(slots=True)
@@ -33,6 +38,11 @@ class KnownBlock:
     @property
     def messages(self) -> int:
         return self.last - self.first + 1 - len(self.deleted)
+
+    def listed(self, first: int = 0) -> Ranges:
+        """Returns its messages, from a first one of the stream on."""
+        whole = Ranges.of([(max(self.first, first, 1), self.last)])
+        return whole - Ranges.from_sequences(self.deleted.astype(np.uint64))
 
 
 @dataclass(slots=True)
@@ -53,6 +63,9 @@ class KnownStream:
     subject_sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     subject_text: bytes = field(default=b"", repr=False)
 
+    def listed(self) -> Ranges:
+        return Ranges.union(each.listed(self.first) for each in self.blocks.values())
+
 
 def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None = None) -> KnownStream:
     """Reads `index.db`; ArchiveError if it is damaged, or of an unknown kind.
@@ -65,7 +78,7 @@ def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None 
         raise ArchiveError("its hash does not match: it is damaged, or of another stream")
     body = unseal(data[:-HASH_SIZE]) if unseal else data[:-HASH_SIZE]
     if body[:1] != b"\x0b" or not 1 <= body[1] <= 4:
-        raise ArchiveError(f"it is of version {body[1]}, expected 1 to 4")
+        raise IndexVersionError(f"it is of version {body[1]}, expected 1 to 4")
     version = body[1]
     numbers = VarintReader(body, 2)
     messages, size, first = (numbers.take() for _ in range(3))

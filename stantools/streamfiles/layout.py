@@ -34,6 +34,8 @@ class ArchiveError(StantoolsError):
 MESSAGES: Final = "msgs"
 PURGED: Final = "__msgs__"
 PURGING: Final = "__new_msgs__"
+#: file in `msgs` with the state of all blocks
+INDEX: Final = "index.db"
 #: files of blocks, and of blocks that were being rewritten, with their number
 BLOCK_NAME: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
 NEW_BLOCK_NAME: Final = re.compile(r"([1-9][0-9]{0,9})\.(?:blk\.tmp|new)")

@@ -132,7 +132,7 @@ def test_too_many_subjects_are_not_counted(
         index.unlink()
     counts = [each["num_subjects"] for each in info(tmp_path / "store")[1]["streams"]]
     assert min(counts) > 1
-    monkeypatch.setattr("stantools.streamfiles.survey._MAX_SUBJECTS", 1)
+    monkeypatch.setattr("stantools.streamfiles.subjects._MAX_SUBJECTS", 1)
     assert {each["num_subjects"] for each in info(tmp_path / "store")[1]["streams"]} == {None}
 
 
@@ -173,7 +173,7 @@ def test_info_on_the_command_line(golden_jetstream: Path) -> None:
     assert code == 1 and "$G/ORDERS: meta.sum: it is" in stderr
     assert [each["messages"] for each in said["streams"]] == [12, 123]
     code, said, stderr = info(golden_jetstream / "enc_no_key/store")
-    assert code == 1 and "meta.key: it is encrypted, and no key was given" in stderr
+    assert code == 1 and "meta.key: the stream is encrypted, and no key was given" in stderr
     for form in ("table", "csv", "ndjson"):
         done = CliRunner().invoke(cli, ["info", str(golden_jetstream / "ok_basic15/store"), "-o", form])
         assert done.exit_code == 0 and "EVENTS" in done.stdout

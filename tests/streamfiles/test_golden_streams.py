@@ -19,10 +19,11 @@ from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.sealing import ServerKeys
 from stantools.streamfiles.survey import StreamSurvey
 from tests import goldenstores
+from tests.mutations import apply_mutation
 
 pytestmark = pytest.mark.golden
 #: what a healthy directory may show
-HARMLESS = {FlawKind.ERASE_BUG, FlawKind.OLD_INDEX}
+HARMLESS = {FlawKind.ERASE_BUG, FlawKind.OLD_INDEX, FlawKind.INDEX_MISSING, FlawKind.INDEX_STALE}
 #: Deletions of which nothing tells any more: the tombstones or the indexes of 2.9 are lost.
 FORGOTTEN = {
     "dmg_cut_last_inside_killed": [(33, 33), (51, 51), (91, 91)],
@@ -184,31 +185,6 @@ def test_damaged_directories() -> None:
             assert not extra, (case, stream)
 
 
-def damage(copy: Path, mutation: dict[str, Any]) -> None:
-    for name in mutation["also_removed"]:
-        (copy / name).unlink()
-    path = copy / mutation["file"]
-    if mutation["op"] == "delete":
-        path.unlink()
-        return
-    content = bytearray(path.read_bytes())
-    match mutation["op"]:
-        case "set":
-            content[mutation["offset"]] = mutation["value"]
-        case "setbytes":
-            piece = bytes.fromhex(mutation["hex"])
-            content[mutation["offset"] : mutation["offset"] + len(piece)] = piece
-        case "truncate":
-            del content[mutation["offset"] :]
-        case "append":
-            content += bytes.fromhex(mutation["hex"])
-        case "append_zeros":
-            content += bytes(mutation["count"])
-        case other:
-            raise AssertionError(other)
-    path.write_bytes(content)
-
-
 def check_mutations(case: str, tmp_path: Path, step: int) -> None:
     expected = load(case)
     stream = next(iter(expected["live"])) if "ranges" not in expected["live"] else expected["stream"]
@@ -216,7 +192,9 @@ def check_mutations(case: str, tmp_path: Path, step: int) -> None:
     for mutation in expected["mutations"][::step]:
         copy = tmp_path / str(mutation["id"])
         shutil.copytree(folder() / case / "store", copy)
-        damage(copy, mutation)
+        for name in mutation["also_removed"]:
+            (copy / name).unlink()
+        apply_mutation(copy, mutation)
         survey = StreamSurvey(StoredStream(stream_path(copy, stream), "$G"))
         messages, intact = contents(survey), ranges(mutation["intact"])
         assert not intact - survey.intact, mutation
@@ -252,4 +230,4 @@ def test_what_is_not_on_disk_is_not_read(golden_jetstream: Path, tmp_path: Path)
     survey = StreamSurvey(StoredStream(tmp_path / "ORDERS", "$G"))
     assert time.process_time() - begin < 5
     assert survey.intact == Ranges.of([(1, 65)])
-    assert [each.kind for each in survey.flaws] == [FlawKind.BLOCK_ZEROS]
+    assert [each.kind for each in survey.flaws] == [FlawKind.BLOCK_ZEROS, FlawKind.INDEX_STALE]

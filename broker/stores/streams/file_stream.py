@@ -27,7 +27,7 @@ from broker.stores.streams.blocks import Descriptors, MessageBlock
 from broker.stores.streams.contents import ABSENT, Contents, RowSegment
 from broker.stores.streams.interface import MOST_BYTES, MessageTableColumns, Stored
 from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
-from broker.stores.streams.recovery import INDEX, StreamRecovery
+from broker.stores.streams.recovery import StreamRecovery
 from broker.stores.streams.subject_filter import SubjectFilter
 from broker.stores.streams.summary import index_of
 from stantools.errors import StantoolsError
@@ -44,6 +44,7 @@ from stantools.streamfiles.kernels import (
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
     HEADER_LENGTH_SIZE,
+    INDEX,
     MESSAGES,
     TOMBSTONE,
     MessagePlaces,

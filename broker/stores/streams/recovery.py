@@ -23,17 +23,17 @@ from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Descriptors, MessageBlock
 from broker.stores.streams.metafiles import CONSUMERS, META, STATE, is_at_start
 from broker.stores.streams.quarantine import copy_aside, move_aside
-from stantools.errors import StantoolsError
 from stantools.store.durable import replace_file
 from stantools.streamfiles import highwayhash
-from stantools.streamfiles.blocks import number_of_records
-from stantools.streamfiles.damage import Gap, intact_records, scan_block
-from stantools.streamfiles.framing import MAX_FILE_SIZE, unframe
+from stantools.streamfiles.blocks import block_content, number_of_records
+from stantools.streamfiles.damage import FLAW_TEXTS, MAX_CLAIMED_STEP, Gap, intact_records, scan_block
+from stantools.streamfiles.framing import MAX_FILE_SIZE
 from stantools.streamfiles.indexes import KnownStream, read_index, read_old_index
 from stantools.streamfiles.layout import (
     BLOCK_NAME,
     COMPRESSED,
     HASH_SIZE,
+    INDEX,
     MAX_RECORD_SIZE,
     MESSAGES,
     NEW_BLOCK_NAME,
@@ -44,7 +44,6 @@ from stantools.streamfiles.layout import (
     RecordFlaw,
 )
 from stantools.streamfiles.meta import decode_consumer
-from stantools.streamfiles.varints import VarintReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,21 +54,13 @@ if TYPE_CHECKING:
 
 #: incomplete files
 _LEFT: Final = re.compile(r"\..*|.*\.tmp")
-INDEX: Final = "index.db"
 #: other files of servers, which only repeat the content of the blocks
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
 _TOMBSTONE: Final = 1
 #: messages by which a consumer may be ahead of the stream to be trusted: no checksum protects its file
 _MOST_AHEAD: Final = 1 << 24
-#: distance from the message before up to which the sequence of a damaged record is trusted
-_MOST_CLAIMED: Final = 1 << 16
 #: log lines per block
 _MOST_LINES: Final = 10
-_FLAWS: Final = {
-    RecordFlaw.CUT: "the record ends beyond the file",
-    RecordFlaw.BAD_LENGTH: "the record has impossible sizes",
-    RecordFlaw.BAD_HASH: "the record has another hash than its content",
-}
 
 
 class StreamRecovery:
@@ -197,23 +188,15 @@ class StreamRecovery:
         except OSError as error:
             raise StorageError(f"{block.path} cannot be read: {error.strerror}") from error
         self._tails[block.number] = data[-HASH_SIZE:]
-        if not data.startswith(COMPRESSED):
+        content = block_content(data)
+        if not content.compressed:
             return data
-        numbers, parts, problem = VarintReader(data, len(COMPRESSED)), list[bytes](), ""
-        try:
-            numbers.take()
-            for piece in unframe([data[numbers.position : -HASH_SIZE]], str(block.path)):
-                parts.append(bytes(piece))
-        except StantoolsError as error:
-            problem = error.message
-        plain = b"".join(parts)
-        if problem:
+        plain = bytes(content.data)
+        if content.magic_damaged or content.damaged_chunks or any(content.surplus):
             self._repaired.add(block.number)
             aside = copy_aside(block.path, self._directory)
-            text = "%s cannot be decompressed beyond byte %d of its records: %s; the file as it was: %s"
-            NATS.error(text, block.path, len(plain), problem, aside)
-        else:
-            plain += data[-HASH_SIZE:]
+            text = "%s cannot be decompressed completely; %d bytes of its records are kept; the file as it was: %s"
+            NATS.error(text, block.path, len(plain), aside)
         replace_file(block.path, plain, mode=0o600)
         return plain
 
@@ -256,7 +239,7 @@ class StreamRecovery:
         for gap in gaps[:_MOST_LINES]:
             NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
         for gap in gaps:
-            if not gap.after and gap.claimed <= (gap.before or reached) + _MOST_CLAIMED:
+            if not gap.after and gap.claimed <= (gap.before or reached) + MAX_CLAIMED_STEP:
                 self._claimed = max(self._claimed, gap.claimed)
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
@@ -415,7 +398,7 @@ def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int
 
 
 def _described(gap: Gap, before: int) -> str:
-    place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
+    place = f"no good record in bytes {gap.start} to {gap.end}: {FLAW_TEXTS[gap.flaw]}"
     if not gap.after:
         return f"{place}; all after message {before} is lost there, removals of earlier ones included"
     match max(gap.after - before - 1, 0):

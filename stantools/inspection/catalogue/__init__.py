@@ -14,7 +14,8 @@ from stantools.inspection.catalogue.message_codes import INDEXES, SEQUENCES, SLI
 from stantools.inspection.catalogue.node_codes import RAFT
 from stantools.inspection.catalogue.sql_codes import SQL
 from stantools.inspection.catalogue.store_codes import LOGS, STORE
-from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.catalogue.stream_codes import STREAM_GROUPS
+from stantools.inspection.findings import Finding, Severity, StreamFinding
 
 #: Entries by heading of `docs/findings.md`.
 GROUPS: dict[str, tuple[FindingCode, ...]] = {
@@ -26,6 +27,7 @@ GROUPS: dict[str, tuple[FindingCode, ...]] = {
     "Raft logs and snapshots of clustered nodes": RAFT,
     "SQL stores": SQL,
     "Differences": DIFFERENCES,
+    **STREAM_GROUPS,
 }
 
 CATALOGUE: dict[str, FindingCode] = {entry.code: entry for group in GROUPS.values() for entry in group}
@@ -34,7 +36,8 @@ CATALOGUE: dict[str, FindingCode] = {entry.code: entry for group in GROUPS.value
 def finding(code: str, detail: str, *, severity: Severity | None = None, **place: Any) -> Finding:
     """Makes a finding with the catalogue's remedy, and its severity unless one is given.
 
-    `place` takes `file`, `offset`, `length`, `channel`, `seq` as in `Finding`.
+    `place` takes `file`, `offset`, `length`, `channel`, `seq` as in `Finding`; with `stream`, those of `StreamFinding`.
     """
     entry = CATALOGUE[code]
-    return Finding(code, severity or entry.severity, detail=detail, remedy=entry.remedy, **place)
+    kind = StreamFinding if "stream" in place else Finding
+    return kind(code, severity or entry.severity, detail=detail, remedy=entry.remedy, **place)
