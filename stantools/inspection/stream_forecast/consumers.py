@@ -1,0 +1,271 @@
+"""The start of a stream's consumers. Facts: jetstream-store.md sections 10 and 18."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.inspection.stream_forecast.reading import BlockReader
+from stantools.inspection.stream_forecast.recovery import StreamStore
+from stantools.store.directory import subject_matches
+from stantools.store.ranges import Ranges
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.meta import ConsumerState, encode_consumer
+from stantools.streamfiles.varints import VarintReader
+
+_BEGIN: Final = 0x16
+_NOWHERE: Final = 2**64 - 1
+
+
+@dataclass(slots=True)
+class ConsumerOutcome:
+    """A consumer after the start of its stream."""
+
+    name: str
+    delivered: tuple[int, int] = (0, 0)  #: sequence of the delivery, and in the stream
+    ack_floor: tuple[int, int] = (0, 0)
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    num_redelivered: int = 0
+    before: ConsumerState | None = None  #: as stored
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("consumer", "stream")
+        return {
+            "delivered": dict(zip(names, self.delivered, strict=True)),
+            "ack_floor": dict(zip(names, self.ack_floor, strict=True)),
+            "num_pending": self.num_pending,
+            "num_ack_pending": self.num_ack_pending,
+            "num_redelivered": self.num_redelivered,
+        }
+
+
+def start_consumers(store: StreamStore, reader: BlockReader) -> tuple[dict[str, ConsumerOutcome], str]:
+    """Returns the consumers of a stream after its start, and the error that the stream then answers with."""
+    folder = store.stream.path / "obs"
+    names = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    start = _ConsumerStart(store, reader)
+    found: dict[str, ConsumerOutcome] = {}
+    for name in names:
+        if name.startswith("."):
+            store.changes.remove_directory(folder / name)
+            continue
+        outcome = start.load(name)
+        if start.error:
+            return {}, start.error
+        if outcome:
+            found[name] = outcome
+    return found, ""
+
+
+class _ConsumerStart:
+    def __init__(self, store: StreamStore, reader: BlockReader) -> None:
+        self.store = store
+        self.reader = reader
+        self.error = ""
+
+    def load(self, name: str) -> ConsumerOutcome | None:
+        """Loads a consumer; None if the server does not."""
+        store, rules = self.store, self.store.rules
+        stream, folder = store.stream, f"obs/{name}"
+        place = stream.path / folder
+        config = self._config(name)
+        if config is None:
+            return None
+        shown = f"{stream.account} > {stream.name} > {name}"
+        asset = stream.consumer_key(name)
+        data = stream.read(f"{folder}/o.dat")
+        try:
+            state = stored_state(asset.unseal(data) if asset and data else data)
+        except (ArchiveError, ValueError) as problem:
+            text = str(problem) if isinstance(problem, ValueError) else "corrupt state file"
+            if not rules.believes_consumers or text != "corrupt state file":
+                store.warn(
+                    f"    Error adding consumer '{shown}': error creating store for consumer: {text} (10104)"
+                )
+                if rules.deletes_consumers:
+                    store.changes.remove_directory(place)
+                return None
+            outcome = ConsumerOutcome(name, (_NOWHERE, _NOWHERE), (0, 0))
+            return outcome
+        self._rewrite_config(name, config)
+        outcome = ConsumerOutcome(name, before=state)
+        if state is None:
+            begin = self._begin(config)
+            outcome.delivered = (0, begin)
+            outcome.ack_floor = (0, begin)
+            store.changes.write(place / "o.dat", 8)
+            pending: dict[int, tuple[int, int]] = {}
+            redelivered: dict[int, int] = {}
+        else:
+            outcome.delivered, outcome.ack_floor = state.delivered, state.ack_floor
+            pending, redelivered = dict(state.pending), dict(state.redelivered)
+            self._reset(outcome, pending, redelivered, shown)
+            self._purge(outcome, pending, redelivered)
+            changed = ConsumerState(outcome.ack_floor, outcome.delivered, pending, redelivered)
+            if changed != state and not changed.problem():
+                size = len(encode_consumer(changed)) + (len(data) - len(asset.unseal(data)) if asset and data else 0)
+                store.changes.write(place / "o.dat", size)
+        outcome.num_ack_pending = len(pending)
+        outcome.num_redelivered = len(redelivered)
+        outcome.num_pending = self._num_pending(config, outcome.delivered[1])
+        return outcome
+
+    def _config(self, name: str) -> Mapping[str, Any] | None:
+        store = self.store
+        place = store.stream.path / "obs" / name
+        try:
+            data, checksum = (store.stream.read(f"obs/{name}/{file}") for file in ("meta.inf", "meta.sum"))
+        except NotPermittedError:
+            raise
+        except StoreUnreadableError as problem:
+            store.warn(f'    Error reading consumer metafile "{place / "meta.inf"}": {problem.message}')
+            return None
+        if data is None:
+            store.warn(f'    Missing consumer metafile "{place / "meta.inf"}"')
+            return None
+        if checksum is None:
+            store.warn(f'    Missing consumer checksum for "{place / "meta.sum"}"')
+            return None
+        asset = store.stream.consumer_key(name)
+        try:
+            config = json.loads(asset.unseal(data) if asset else data)
+            if not isinstance(config, dict):
+                raise ValueError("cannot unmarshal")
+        except (ValueError, ArchiveError) as problem:
+            store.warn(f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": {problem}')
+            return None
+        return config
+
+    def _begin(self, config: Mapping[str, Any]) -> int:
+        """Returns the sequence before the first one that a new consumer gets."""
+        policy, state = config.get("deliver_policy", "all"), self.store.state
+        if policy == "new":
+            return state.last
+        if policy == "last":
+            return max(state.last - 1, 0)
+        if policy == "by_start_sequence":
+            return max(int(config.get("opt_start_seq") or 1) - 1, 0)
+        return 0
+
+    def _rewrite_config(self, name: str, config: Mapping[str, Any]) -> None:
+        """The configuration of a consumer without a durable name loses its name at every start."""
+        own = config.get("name")
+        if config.get("durable_name") or not own:
+            return
+        place = self.store.stream.path / "obs" / name
+        size = (place / "meta.inf").stat().st_size - len(f',"name":{json.dumps(own)}')
+        self.store.changes.write(place / "meta.inf", size)
+        self.store.changes.write(place / "meta.sum", 16)
+
+    def _reset(
+        self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int], shown: str
+    ) -> None:
+        """Returns a consumer beyond the end of the stream to the end, or to its floor."""
+        store, last = self.store, self.store.state.last
+        if not store.rules.resets_consumers or outcome.delivered[1] <= last:
+            return
+        store.warn(
+            f"JetStream consumer '{shown}' delivered sequence {outcome.delivered[1]} past last stream sequence of {last}"
+        )
+        floor = outcome.ack_floor
+        if floor[1] > last:
+            floor = (outcome.delivered[0], last)
+        if floor == (0, 0):
+            return
+        outcome.delivered = outcome.ack_floor = floor
+        pending.clear()
+        redelivered.clear()
+
+    def _purge(
+        self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
+    ) -> None:
+        """Moves the floor to the first message of the stream."""
+        first = self.store.state.first
+        if first <= outcome.ack_floor[1] + 1:
+            return
+
+    def _num_pending(self, config: Mapping[str, Any], after: int) -> int:
+        """Counts the messages after a sequence that match the filter."""
+        store = self.store
+        filters = [*(config.get("filter_subjects") or ()), *filter(None, [config.get("filter_subject")])]
+        wanted = Ranges.of([(after + 1, 2**64 - 1)])
+        last_only = config.get("deliver_policy") == "last_per_subject"
+        if not last_only and (not filters or ">" in filters):
+            if not after:
+                return store.state.messages
+            return (store.live() & wanted).count()
+        count, seen = 0, set[int]()
+        for block in reversed(store.blocks):
+            live = block.live & wanted
+            if not live:
+                continue
+            records = store.records(block)
+            rows = (records.flags == 0) & live.select(records.sequence)
+            hashes = records.subject[rows]
+            fitting = np.array(
+                [
+                    each
+                    for each, text in records.subjects.items()
+                    if not filters
+                    or any(subject_matches(pattern, text.decode("utf-8", "surrogateescape")) for pattern in filters)
+                ],
+                np.uint64,
+            )
+            chosen = hashes[np.isin(hashes, fitting)]
+            if last_only:
+                new = set(chosen.tolist()) - seen
+                count += len(new)
+                seen |= new
+            else:
+                count += len(chosen)
+        return count
+
+
+def stored_state(data: bytes | None) -> ConsumerState | None:
+    """Reads o.dat as a server does; None without a state, ArchiveError if the server takes it for damage."""
+    if not data:
+        return None
+    if len(data) < 2 or data[0] != _BEGIN:
+        raise ArchiveError("corrupt state file")
+    if data[1] not in (1, 2):
+        raise ValueError(f"unsupported version: {data[1]}")
+    numbers = VarintReader(data, 2)
+    floor = (numbers.take(), numbers.take())
+    delivered = (numbers.take(), numbers.take())
+    if data[1] == 1 and floor[1] > 1:
+        delivered = (delivered[0] + floor[0] - 1, delivered[1] + floor[1] - 1)
+    pending: dict[int, tuple[int, int]] = {}
+    redelivered: dict[int, int] = {}
+    count = _lenient(numbers.take)
+    base = _lenient(numbers.signed) if count else 0
+    for _ in range(count):
+        sequence = floor[1] + numbers.take()
+        number = floor[0] + numbers.take() if data[1] == 2 else 0
+        time = numbers.signed()
+        if not sequence:
+            raise ArchiveError("corrupt state file")
+        pending[sequence] = (number, (base - time if data[1] == 2 else base + time) * 1_000_000_000)
+    count = _lenient(numbers.take)
+    for _ in range(count):
+        sequence, times = _lenient(numbers.take), _lenient(numbers.take)
+        if not sequence and numbers.position >= len(data):
+            break
+        if sequence and times:
+            redelivered[floor[1] + sequence] = times
+    return ConsumerState(floor, delivered, pending, redelivered)
+
+
+def _lenient(take: Callable[[], int]) -> int:
+    """Returns the next number; 0 after the end."""
+    try:
+        return take()
+    except ArchiveError:
+        return 0
+
+

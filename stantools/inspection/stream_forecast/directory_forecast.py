@@ -1,0 +1,229 @@
+"""The start of a nats-server on a JetStream directory: which streams load, in which state, and what it changes.
+
+Facts: jetstream-store.md sections 13, 15, 16.3, 20 and 23.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.inspection.stream_forecast.changes import DirectoryChanges
+from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, start_consumers
+from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
+from stantools.inspection.stream_forecast.recovery import ServerPanic, StoreNotOpened, StoreState, StreamStore
+from stantools.inspection.stream_forecast.versions import ServerRules
+from stantools.progress import Progress
+from stantools.store.ranges import Ranges
+from stantools.streamfiles import highwayhash
+from stantools.streamfiles.directory import StoredStream
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.meta import meta_sum
+
+_LEVEL: Final = "_nats.req.level"
+
+
+@dataclass
+class StreamOutcome:
+    """A stream after the start."""
+
+    account: str
+    name: str
+    loaded: bool = False
+    error: str = ""  #: the line that tells why it is not loaded, or the error that it answers with
+    state: StoreState = field(default_factory=StoreState)
+    num_deleted: int = 0
+    readable: Ranges = field(default_factory=Ranges)
+    delivered: Ranges | None = None  #: None for streams that a delivery changes
+    stops: bool = False  #: delivery ends at damage
+    consumers: dict[str, ConsumerOutcome] = field(default_factory=dict)
+    directory_deleted: bool = False
+    #: Intact messages before the start, and those of them that are on disk no longer.
+    intact: Ranges = field(default_factory=Ranges)
+    destroyed: Ranges = field(default_factory=Ranges)
+    served_wrong: Ranges = field(default_factory=Ranges)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "loaded": self.loaded,
+            "error": self.error or None,
+            "messages": self.state.messages,
+            "bytes": self.state.bytes,
+            "first_seq": self.state.first,
+            "last_seq": self.state.last,
+            "num_deleted": self.num_deleted,
+            "readable": self.readable.as_json(),
+            "served_wrong": self.served_wrong.as_json(),
+            "delivered_from_start": None if self.delivered is None else self.delivered.as_json(),
+            "destroyed": self.destroyed.as_json(),
+            "consumers": {name: each.as_json() for name, each in self.consumers.items()},
+        }
+
+
+@dataclass
+class DirectoryForecast:
+    """The outcome of a start."""
+
+    version: str
+    starts: bool = True
+    hangs: bool = False
+    exit_code: int | None = None
+    log: list[tuple[str, str]] = field(default_factory=list)
+    streams: dict[str, StreamOutcome] = field(default_factory=dict)
+    changes: DirectoryChanges = field(default_factory=lambda: DirectoryChanges(Path()))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "server_version": self.version,
+            "starts": self.starts,
+            "exit_code": self.exit_code,
+            "log": [list(each) for each in self.log],
+            "streams": {name: each.as_json() for name, each in self.streams.items()},
+            "files_changed": {name: each.as_json() for name, each in sorted(self.changes.files.items())},
+            "directories_removed": sorted(self.changes.removed),
+        }
+
+
+def forecast_directory(
+    streams: Sequence[StoredStream],
+    root: Path,
+    rules: ServerRules,
+    *,
+    now: int | None = None,
+    progress: Progress = lambda _size: None,
+) -> DirectoryForecast:
+    """Predicts a start of a server of one version on the streams of a directory.
+
+    `now` is the time of the start in nanoseconds since 1970.
+    """
+    forecast = DirectoryForecast(rules.version, changes=DirectoryChanges(root))
+    for stream in streams:
+        start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress)
+        try:
+            outcome = start.run()
+        except ServerPanic as panic:
+            forecast.log.append(("PANIC", f"panic: {panic}"))
+            forecast.starts, forecast.exit_code = False, 2
+            break
+        except ServerHangs:
+            forecast.starts, forecast.hangs = False, True
+            break
+        if outcome:
+            forecast.streams[f"{stream.account}/{outcome.name}"] = outcome
+    return forecast
+
+
+class _StreamStart:
+    def __init__(
+        self, stream: StoredStream, rules: ServerRules, forecast: DirectoryForecast, now: int, progress: Progress
+    ) -> None:
+        self.stream, self.rules, self.forecast, self.now, self.progress = stream, rules, forecast, now, progress
+
+    def _warn(self, text: str) -> None:
+        self.forecast.log.append(("WRN", text))
+
+    def _refuse(self, outcome: StreamOutcome, text: str) -> StreamOutcome:
+        self._warn(text)
+        outcome.error = text.strip()
+        return outcome
+
+    def run(self) -> StreamOutcome | None:
+        stream = self.stream
+        outcome = StreamOutcome(stream.account, stream.name)
+        if stream.path.name.startswith("."):
+            self.forecast.changes.remove_directory(stream.path)
+            outcome.directory_deleted = True
+            return outcome
+        config = self._config(outcome)
+        if config is None:
+            return outcome
+        shown = f"{stream.account} > {stream.name}"
+        self.forecast.log.append(("INF", f"  Starting restore for stream '{shown}'"))
+        store = StreamStore(stream, self.rules, self.forecast.changes, self.now, config, self._warn, self.progress)
+        try:
+            store.open()
+        except StoreNotOpened as problem:
+            if problem.deletes:
+                self.forecast.changes.remove_directory(stream.path)
+                outcome.directory_deleted = True
+            return self._refuse(outcome, f'  Error recreating stream "{stream.name}": {problem.text} (10077)')
+        self.forecast.log.append(
+            ("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>")
+        )
+        reader = BlockReader(store)
+        outcome.consumers, error = start_consumers(store, reader)
+        outcome.loaded = True
+        if error:
+            outcome.error = error
+            return outcome
+        state = store.state
+        outcome.state = StoreState(state.messages, state.bytes, state.first, state.last, state.last_time)
+        outcome.num_deleted = max(state.last - state.first + 1 - state.messages, 0)
+        reading = read_stream(store, reader)
+        outcome.readable, outcome.stops = reading.readable, reading.stops
+        if config.get("retention", "limits") == "limits":
+            outcome.delivered = reading.delivered
+        return outcome
+
+    def _config(self, outcome: StreamOutcome) -> Mapping[str, Any] | None:
+        """Returns the configuration; None, and a line, if the server does not load the stream."""
+        stream = self.stream
+        meta, checksum = stream.path / "meta.inf", stream.path / "meta.sum"
+        try:
+            data, stored = stream.read("meta.inf"), stream.read("meta.sum")
+        except NotPermittedError:
+            raise
+        except StoreUnreadableError as problem:
+            self._refuse(outcome, f'  Error reading metafile "{meta}": {problem.message}')
+            return None
+        if data is None:
+            self._refuse(outcome, f'  Missing stream metafile for "{meta}"')
+            return None
+        if stored is None:
+            self._refuse(outcome, f'  Missing stream checksum file "{checksum}"')
+            return None
+        proper = meta_sum(data, highwayhash.stream_key(stream.path.name))
+        if stored != proper:
+            text = stored.decode("utf-8", "replace")
+            self._refuse(
+                outcome, f'  Stream metafile "{meta}": checksums do not match "{text}" vs "{proper.decode()}"'
+            )
+            return None
+        if stream.encrypted:
+            if stream.server_keys is None:
+                self._refuse(outcome, "  Error decrypting our stream metafile: encryption not enabled")
+                return None
+            try:
+                if stream.key is None:
+                    raise ArchiveError("")
+                data = stream.key.unseal(data)
+            except ArchiveError:
+                self._refuse(outcome, "  Error decrypting our stream metafile: unable to recover keys")
+                return None
+        try:
+            config = json.loads(data)
+            if not isinstance(config, dict):
+                raise ValueError("json: cannot unmarshal into an object")
+        except (ValueError, RecursionError) as problem:
+            self._refuse(outcome, f'  Error unmarshalling stream metafile "{meta}": {problem}')
+            return None
+        return config if self._supported(outcome, config) else None
+
+    def _supported(self, outcome: StreamOutcome, config: Mapping[str, Any]) -> bool:
+        level = (config.get("metadata") or {}).get(_LEVEL)
+        limit = self.rules.api_level
+        if limit is not None and level is not None and str(level).isdecimal() and int(level) > limit:
+            outcome.loaded = True
+            shown = f"{self.stream.account} > {self.stream.name}"
+            self._refuse(
+                outcome,
+                f"  Detected unsupported stream '{shown}': unsupported - required API level: {level}, "
+                f"current API level: {limit}",
+            )
+            return False
+        return True

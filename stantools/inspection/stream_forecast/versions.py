@@ -1,0 +1,81 @@
+"""The differences between versions of nats-server when it starts on a JetStream directory, as one table.
+
+A version is a row of switches; the rules ask for a switch, never for a version. The sections are those of
+jetstream-store.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+
+@dataclass(frozen=True)
+class ServerRules:
+    version: str
+    index_version: int = 1  #: greatest version of index.db that it reads, 0 for none (5)
+    tombstones: bool = True  #: it knows tombstones in blocks (4)
+    api_level: int | None = None  #: greatest API level that a stream may require; None if it does not look (15)
+    strict_members: bool = False  #: an unknown member takes a stream offline (15)
+    exact_names: bool = False  #: only `N.blk` is a block, not `N.blk.tmp` (16.4)
+    counts_twice: bool = True  #: a sequence that does not rise is counted again (3)
+    misses_blocks: bool = False  #: every block that index.db lists has to be there (5)
+    deletes_unopened: bool = False  #: the directory of a stream is deleted if a block cannot be opened (16.3)
+    deletes_undecoded: bool = False  #: or if one cannot be read or decompressed (16.3)
+    first_seq_purges: bool = True  #: a rebuild of a stream with `first_seq` purges it (17)
+    panics_on_headers: bool = True  #: a headers bit on a record without room for headers ends the process (13)
+    completes_purges: bool = False  #: `__new_msgs__` replaces `msgs` (20)
+    lifetimes: bool = False  #: messages with a lifetime expire (7)
+    batches: bool = False  #: batches that were not committed are removed (7)
+    repeats_lookup: bool = False  #: a lookup that rebuilt a block is repeated (16.2)
+    keeps_places: bool = False  #: a record whose sequence does not rise gets no place (16.2)
+    forgets_empty: bool = False  #: the messages of an empty block are given up at a lookup (16.2)
+    zero_tolerant: bool = True  #: zeros after the compressed content of a block do not matter (8)
+    deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
+    believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
+    resets_consumers: bool = False  #: a consumer beyond the end of the stream returns to it (18)
+
+
+_2_9: Final = ServerRules("2.9", index_version=0, tombstones=False, first_seq_purges=False)
+_2_10: Final = ServerRules("2.10", believes_consumers=True)
+_2_11: Final = replace(
+    _2_10,
+    version="2.11",
+    index_version=2,
+    api_level=1,
+    strict_members=True,
+    exact_names=True,
+    counts_twice=False,
+    misses_blocks=True,
+    deletes_unopened=True,
+    first_seq_purges=False,
+    lifetimes=True,
+    believes_consumers=False,
+)
+_2_12: Final = replace(
+    _2_11,
+    version="2.12",
+    index_version=3,
+    api_level=3,
+    panics_on_headers=False,
+    batches=True,
+    forgets_empty=True,
+    deletes_consumers=True,
+)
+_2_14: Final = replace(
+    _2_12,
+    version="2.14",
+    index_version=4,
+    api_level=4,
+    deletes_undecoded=True,
+    completes_purges=True,
+    repeats_lookup=True,
+    keeps_places=True,
+    zero_tolerant=False,
+    deletes_consumers=False,
+    resets_consumers=True,
+)
+_2_15: Final = replace(_2_14, version="2.15", api_level=5)
+
+SERVER_RULES: Final = {each.version: each for each in (_2_9, _2_10, _2_11, _2_12, _2_14, _2_15)}
+NEWEST: Final = _2_15
