@@ -61,7 +61,7 @@ def forecast_store(store, rules, key, cipher, accounts, now):
         StoredStream(place, account, ServerKeys([key.encode()], account) if key else None)
         for account, place in stream_places(store)
     ]
-    return forecast_directory(streams, store, rules, now=now)
+    return forecast_directory(streams, store, rules, now=now, accounts=accounts)
 
 
 def start_time(content: dict[str, Any]) -> int:
@@ -112,6 +112,7 @@ def stream_differences(got: dict[str, Any], real: dict[str, Any]) -> Iterator[st
     if set(got["consumers"]) != set(consumers):
         yield f"consumers {sorted(got['consumers'])}, not {sorted(consumers)}"
     for name, each in consumers.items():
+        each.pop("paused", None)
         if name in got["consumers"] and got["consumers"][name] != each:
             yield f"consumer {name}: {json.dumps(got['consumers'][name])}, not {json.dumps(each)}"
 

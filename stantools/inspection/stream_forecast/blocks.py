@@ -183,8 +183,7 @@ class ServerBlock:
     bytes: int = 0  #: of its messages' records
     deleted: Ranges = field(default_factory=Ranges)  #: sequences without message between them
     messages: int = 0
-    records: BlockRecords | None = None  #: after a rebuild
-    moved: bool = False  #: its records are not in the order of their sequences
+    unproven: bool = False  #: its state is that of an index; its records have not been read
 
     @property
     def live(self) -> Ranges:
@@ -194,7 +193,7 @@ class ServerBlock:
 
     def apply(self, records: BlockRecords, *, counts_twice: bool) -> NDArray[np.uint64]:
         """Takes the state from records; returns the tombstones among them."""
-        self.records = records
+        self.unproven = False
         deletes = records.flags == _TOMBSTONE_FLAG
         tombstones = records.sequence[deletes]
         own = ~deletes

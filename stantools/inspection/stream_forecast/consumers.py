@@ -19,6 +19,7 @@ from stantools.streamfiles.meta import ConsumerState, encode_consumer
 from stantools.streamfiles.varints import VarintReader
 
 _BEGIN: Final = 0x16
+_NO_TIME: Final = "0001-01-01T00:00:00Z"
 _NOWHERE: Final = 2**64 - 1
 
 
@@ -91,15 +92,15 @@ class _ConsumerStart:
                 if rules.deletes_consumers:
                     store.changes.remove_directory(place)
                 return None
-            outcome = ConsumerOutcome(name, (_NOWHERE, _NOWHERE), (0, 0))
-            return outcome
+            return ConsumerOutcome(name, (_NOWHERE, _NOWHERE), num_pending=store.state.messages)
         self._rewrite_config(name, config)
         outcome = ConsumerOutcome(name, before=state)
         if state is None:
             begin = self._begin(config)
             outcome.delivered = (0, begin)
             outcome.ack_floor = (0, begin)
-            store.changes.write(place / "o.dat", 8)
+            if data is None:
+                store.changes.write(place / "o.dat", 8)
             pending: dict[int, tuple[int, int]] = {}
             redelivered: dict[int, int] = {}
         else:
@@ -113,8 +114,29 @@ class _ConsumerStart:
                 store.changes.write(place / "o.dat", size)
         outcome.num_ack_pending = len(pending)
         outcome.num_redelivered = len(redelivered)
+        self._touch(config, outcome.delivered[1])
         outcome.num_pending = self._num_pending(config, outcome.delivered[1])
+        if rules.limits_move_floors and store.limited and not pending and outcome.delivered[0]:
+            if outcome.delivered[1] < store.state.first - 1:
+                outcome.ack_floor = (outcome.ack_floor[0], store.state.first - 1)
         return outcome
+
+    def _touch(self, config: Mapping[str, Any], after: int) -> None:
+        """Reads the blocks that the count of a consumer's messages needs."""
+        store, state = self.store, self.store.state
+        everything = not _filters(config)
+        if everything and state.last - state.first + 1 == state.messages:
+            return
+        blocks = store.blocks
+        at = next((row for row, each in enumerate(blocks) if each.last >= after + 1), None)
+        if at is None:
+            return
+        if everything:
+            if after + 1 > blocks[at].first:
+                self.reader.touch(blocks[at])
+            return
+        for block in list(blocks[at:] if at >= len(blocks) // 2 else blocks[: at + 1]):
+            self.reader.touch(block)
 
     def _config(self, name: str) -> Mapping[str, Any] | None:
         store = self.store
@@ -140,6 +162,11 @@ class _ConsumerStart:
         except (ValueError, ArchiveError) as problem:
             store.warn(f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": {problem}')
             return None
+        if unknown := store.rules.unknown_member(config, consumer=True):
+            store.warn(f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": json: unknown field "{unknown}"')
+            store.warn(f"  Stopping unsupported stream '{store.stream.account} > {store.stream.name}'")
+            self.error = f'stream is offline: stopped - unsupported consumer "{name}"'
+            return None
         return config
 
     def _begin(self, config: Mapping[str, Any]) -> int:
@@ -154,14 +181,15 @@ class _ConsumerStart:
         return 0
 
     def _rewrite_config(self, name: str, config: Mapping[str, Any]) -> None:
-        """The configuration of a consumer without a durable name loses its name at every start."""
-        own = config.get("name")
-        if config.get("durable_name") or not own:
+        """The configuration of a consumer without a durable name loses its name and time at the first start."""
+        if config.get("durable_name"):
             return
-        place = self.store.stream.path / "obs" / name
-        size = (place / "meta.inf").stat().st_size - len(f',"name":{json.dumps(own)}')
-        self.store.changes.write(place / "meta.inf", size)
-        self.store.changes.write(place / "meta.sum", 16)
+        own, created = str(config.get("Name", "")), str(config.get("Created", _NO_TIME))
+        surplus = len(own) + len(created) - len(_NO_TIME)
+        if surplus:
+            place = self.store.stream.path / "obs" / name
+            self.store.changes.write(place / "meta.inf", (place / "meta.inf").stat().st_size - surplus)
+            self.store.changes.write(place / "meta.sum", 16)
 
     def _reset(
         self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int], shown: str
@@ -185,18 +213,23 @@ class _ConsumerStart:
     def _purge(
         self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
     ) -> None:
-        """Moves the floor to the first message of the stream."""
-        first = self.store.state.first
-        if first <= outcome.ack_floor[1] + 1:
+        """Drops the pending messages before the first one of the stream, and moves the floor after them."""
+        gone = [each for each in pending if each < self.store.state.first]
+        if not gone:
             return
+        floor = outcome.ack_floor
+        for sequence in gone:
+            floor = (max(floor[0], pending.pop(sequence)[0]), max(floor[1], sequence))
+            redelivered.pop(sequence, None)
+        outcome.ack_floor = floor if pending else outcome.delivered
 
     def _num_pending(self, config: Mapping[str, Any], after: int) -> int:
         """Counts the messages after a sequence that match the filter."""
         store = self.store
-        filters = [*(config.get("filter_subjects") or ()), *filter(None, [config.get("filter_subject")])]
+        filters = _filters(config)
         wanted = Ranges.of([(after + 1, 2**64 - 1)])
         last_only = config.get("deliver_policy") == "last_per_subject"
-        if not last_only and (not filters or ">" in filters):
+        if not last_only and not filters:
             if not after:
                 return store.state.messages
             return (store.live() & wanted).count()
@@ -225,6 +258,12 @@ class _ConsumerStart:
             else:
                 count += len(chosen)
         return count
+
+
+def _filters(config: Mapping[str, Any]) -> list[str]:
+    """Returns the filters of a consumer; none if every message matches."""
+    filters = [*(config.get("filter_subjects") or ()), *filter(None, [config.get("filter_subject")])]
+    return [] if ">" in filters else filters
 
 
 def stored_state(data: bytes | None) -> ConsumerState | None:

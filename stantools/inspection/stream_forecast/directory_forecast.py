@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.inspection.stream_forecast.changes import DirectoryChanges
+from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
 from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, start_consumers
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import ServerPanic, StoreNotOpened, StoreState, StreamStore
@@ -76,6 +76,7 @@ class DirectoryForecast:
     log: list[tuple[str, str]] = field(default_factory=list)
     streams: dict[str, StreamOutcome] = field(default_factory=dict)
     changes: DirectoryChanges = field(default_factory=lambda: DirectoryChanges(Path()))
+    later: dict[str, FileChange] = field(default_factory=dict)  #: changes by the first lookups
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -85,6 +86,7 @@ class DirectoryForecast:
             "log": [list(each) for each in self.log],
             "streams": {name: each.as_json() for name, each in self.streams.items()},
             "files_changed": {name: each.as_json() for name, each in sorted(self.changes.files.items())},
+            "files_changed_by_reading": {name: each.as_json() for name, each in sorted(self.later.items())},
             "directories_removed": sorted(self.changes.removed),
         }
 
@@ -95,14 +97,23 @@ def forecast_directory(
     rules: ServerRules,
     *,
     now: int | None = None,
+    accounts: Collection[str] | None = None,
     progress: Progress = lambda _size: None,
 ) -> DirectoryForecast:
     """Predicts a start of a server of one version on the streams of a directory.
 
-    `now` is the time of the start in nanoseconds since 1970.
+    `now` is the time of the start in nanoseconds since 1970; `accounts` are those of its configuration, all by default.
     """
     forecast = DirectoryForecast(rules.version, changes=DirectoryChanges(root))
+    for folder in sorted({_staging(stream) for stream in streams}):
+        for name in (".snap-staging", "snap-staging"):
+            if (folder / name).is_dir():
+                forecast.changes.remove_directory(folder / name)
     for stream in streams:
+        if not _is_seen(stream, root) or (accounts is not None and stream.account not in accounts):
+            outcome = StreamOutcome(stream.account, stream.name, error="no server with this directory looks for it")
+            forecast.streams[f"{stream.account}/{stream.name}"] = outcome
+            continue
         start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress)
         try:
             outcome = start.run()
@@ -116,6 +127,17 @@ def forecast_directory(
         if outcome:
             forecast.streams[f"{stream.account}/{outcome.name}"] = outcome
     return forecast
+
+
+def _staging(stream: StoredStream) -> Path:
+    """The store directory of a stream, where unfinished restores lie."""
+    return stream.path.absolute().parent.parent.parent
+
+
+def _is_seen(stream: StoredStream, root: Path) -> bool:
+    """Returns whether a stream lies where a server looks for it, below a root that the user names."""
+    parts = stream.path.absolute().relative_to(root.absolute()).parts
+    return "jetstream" not in parts[1:-3] if len(parts) > 3 else True
 
 
 class _StreamStart:
@@ -155,6 +177,7 @@ class _StreamStart:
         self.forecast.log.append(
             ("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>")
         )
+        self._drop_batches(config)
         reader = BlockReader(store)
         outcome.consumers, error = start_consumers(store, reader)
         outcome.loaded = True
@@ -164,7 +187,17 @@ class _StreamStart:
         state = store.state
         outcome.state = StoreState(state.messages, state.bytes, state.first, state.last, state.last_time)
         outcome.num_deleted = max(state.last - state.first + 1 - state.messages, 0)
-        reading = read_stream(store, reader)
+        at_start = dict(self.forecast.changes.files)
+        try:
+            reading = read_stream(store, reader)
+        except ServerHangs:
+            outcome.error = "no answer: the server fills its memory with a table of missing sequences"
+            return outcome
+        finally:
+            self.forecast.later.update(
+                (name, change) for name, change in self.forecast.changes.files.items() if at_start.get(name) != change
+            )
+            self.forecast.changes.files = at_start
         outcome.readable, outcome.stops = reading.readable, reading.stops
         if config.get("retention", "limits") == "limits":
             outcome.delivered = reading.delivered
@@ -214,12 +247,29 @@ class _StreamStart:
             return None
         return config if self._supported(outcome, config) else None
 
+    def _drop_batches(self, config: Mapping[str, Any]) -> None:
+        folder = self.stream.path / "batches"
+        if self.rules.batches and folder.is_dir() and (config.get("num_replicas") or 1) == 1:
+            self.forecast.changes.remove_directory(folder)
+
     def _supported(self, outcome: StreamOutcome, config: Mapping[str, Any]) -> bool:
+        shown = f"{self.stream.account} > {self.stream.name}"
+        if unknown := self.rules.unknown_member(config):
+            outcome.loaded = True
+            self._refuse(
+                outcome,
+                f"  Detected unsupported stream '{shown}': unsupported - config error: unknown field \"{unknown}\"",
+            )
+            return False
+        age, window = config.get("max_age") or 0, config.get("duplicate_window") or 0
+        if age and window > age:
+            text = "duplicates window can not be larger then max age (10052)"
+            self._refuse(outcome, f'  Error recreating stream "{self.stream.name}": {text}')
+            return False
         level = (config.get("metadata") or {}).get(_LEVEL)
         limit = self.rules.api_level
         if limit is not None and level is not None and str(level).isdecimal() and int(level) > limit:
             outcome.loaded = True
-            shown = f"{self.stream.account} > {self.stream.name}"
             self._refuse(
                 outcome,
                 f"  Detected unsupported stream '{shown}': unsupported - required API level: {level}, "

@@ -51,17 +51,15 @@ class BlockReader:
     def touch(self, block: ServerBlock) -> None:
         """Reads a block for another reason than a lookup."""
         if block.messages and block.number not in self._found:
-            _, delivered = self._read(block)
-            self._found[block.number] = (delivered or Ranges(), delivered)
+            found, delivered = self._read(block)
+            self._found[block.number] = (found if delivered is None else delivered, delivered)
 
     def _read(self, block: ServerBlock) -> tuple[Ranges, Ranges | None]:
         store, live = self.store, block.live
         if not live:
             return Ranges(), Ranges()
-        if block.records is not None and not store.trusted and block.records.end == block.size:
-            # a rebuild has proved every record
-            if not block.moved:
-                return live, live
+        if not block.unproven:
+            return live, live
         try:
             with store.content(block) as data:
                 placed = place_records(data, store.key_of(block))

@@ -6,6 +6,7 @@ Facts: jetstream-store.md sections 5, 6, 13, 14, 16, 17, 19 and 20.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ _MIN_INDEX: Final = 32
 _LOOSE_NAME: Final = re.compile(r"([0-9]{1,10})\.blk.*", re.DOTALL)
 _TOMBSTONE_SIZE: Final = 30
 _UNLIMITED: Final = 1 << 63
+#: records that are kept in memory
+_MAX_KEPT: Final = 1 << 20
 
 
 class StoreNotOpened(Exception):  # noqa: N818
@@ -74,7 +77,13 @@ class StreamStore:
     state: StoreState = field(default_factory=StoreState)
     trusted: bool = False  #: the state is that of index.db
     lost: bool = False  #: a rebuild left something out
+    limited: bool = False  #: limits removed messages
     last_number: int = 0
+    moved: Path | None = None  #: the folder of the blocks until the server puts it in place
+    #: bytes of each block that its file keeps, where they are fewer than before
+    kept: dict[int, int] = field(default_factory=dict)
+    _records: OrderedDict[int, BlockRecords] = field(default_factory=OrderedDict)
+    _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -104,7 +113,6 @@ class StreamStore:
 
     def _finish_purge(self) -> None:
         old, new = self.stream.path / PURGED, self.stream.path / PURGING
-        self.moved: Path | None = None
         if old.is_dir():
             self.changes.remove_directory(old)
         if new.is_dir() and self.rules.completes_purges:
@@ -163,6 +171,7 @@ class StreamStore:
                 line = f"Stream state error reading encryption key: {problem.message}" if asset else ""
                 drops = not asset
         if known is not None:
+            self.last_number = known.last_block
             line, drops = self._doubt(known)
             if not line:
                 self._trust(known)
@@ -214,6 +223,7 @@ class StreamStore:
                 bytes=entry.size,
                 deleted=Ranges.from_sequences(entry.deleted.astype(np.uint64)),
                 messages=entry.messages,
+                unproven=True,
             )
             self.blocks.append(block)
         self.last_number = known.last_block
@@ -237,23 +247,28 @@ class StreamStore:
 
     def records(self, block: ServerBlock) -> BlockRecords:
         """Returns the records of a block; none if it cannot be read."""
-        if block.records is None:
+        if block.number not in self._records:
             try:
                 with self.content(block) as data:
-                    block.records = rebuild_records(data, self.key_of(block))
+                    return self._remember(block, rebuild_records(data, self.key_of(block)))
             except NotPermittedError:
                 raise
             except (ArchiveError, StoreUnreadableError):
-                with_nothing = np.zeros(0)
-                block.records = BlockRecords(*(with_nothing.astype(kind) for kind in (
-                    np.uint64, np.uint8, np.uint32, np.int64, np.uint64)), end=0, size=0)  # fmt: skip
-        return block.records
+                return rebuild_records(b"", bytes(highwayhash.KEY_SIZE))
+        self._records.move_to_end(block.number)
+        return self._records[block.number]
+
+    def _remember(self, block: ServerBlock, records: BlockRecords) -> BlockRecords:
+        """Keeps the records of the blocks that were used last."""
+        self._records[block.number] = records
+        while len(self._records) > 1 and sum(len(each.sequence) for each in self._records.values()) > _MAX_KEPT:
+            self._records.popitem(last=False)
+        return records
 
     def _rebuild(self) -> None:
         """Reads every block, cuts it at its first bad record, and drops those without content."""
         self.blocks.clear()
         self.state = StoreState()
-        self._tombstones: list[NDArray[np.uint64]] = []
         old = self.stream.index if "index.db" not in _names(self.folder) else None
         for file in self._files():
             block = ServerBlock(file.number, max(file.size, 0))
@@ -267,6 +282,7 @@ class StreamStore:
             self.last_number = file.number
             if entry and old and file.number not in old.stale:
                 block.last, block.bytes, block.messages = entry.last, entry.size, entry.messages
+                block.unproven = True
             elif not self._rebuild_block(block):
                 continue
             self._add(block)
@@ -300,6 +316,7 @@ class StreamStore:
         if records.end < records.size:
             self.lost = True
             self._cut(block, records.end)
+        self._remember(block, records)
         tombstones = block.apply(records, counts_twice=self.rules.counts_twice)
         if self.rules.tombstones:
             self._tombstones.append(tombstones)
@@ -310,6 +327,9 @@ class StreamStore:
 
     def _cut(self, block: ServerBlock, size: int) -> None:
         """Truncates the file of a block to a size that counts plain bytes."""
+        if size < block.size:
+            self.kept[block.number] = size
+            self._records.pop(block.number, None)
         block.size = size
         self.changes.write(self.path(block), size)
 
@@ -326,7 +346,9 @@ class StreamStore:
         self.blocks.append(block)
 
     def _drop(self, block: ServerBlock) -> None:
+        self.kept[block.number] = 0
         self.changes.remove(self.path(block))
+        self.changes.remove(self.path(block).with_suffix(".key"))
         if block in self.blocks:
             self.blocks.remove(block)
 
@@ -357,13 +379,14 @@ class StreamStore:
         for block in list(self.blocks):
             chosen = block.live & gone
             if chosen:
-                self._remove_from(block, chosen)
+                self._remove_from(block, chosen, limits=False)
 
-    def _remove_from(self, block: ServerBlock, chosen: Ranges) -> None:
+    def _remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
         records = self.records(block)
         rows = (records.flags == 0) & chosen.select(records.sequence)
         size = int(records.length[rows].sum())
         had_first = self.state.first in chosen
+        self.limited = self.limited or limits
         before = block.messages
         block.remove(chosen, size)
         self.state.messages -= before - block.messages
@@ -422,6 +445,7 @@ class StreamStore:
             count = int(fresh[0]) if len(fresh) else len(times)
             chosen = Ranges.from_sequences(records.sequence[rows][:count])
             size = int(records.length[rows][:count].sum())
+            self.limited = True
             self.state.messages -= count
             self.state.bytes -= size
             block.remove(chosen, size)
@@ -457,6 +481,9 @@ class StreamStore:
         if self.state.first == wanted and not self.rules.first_seq_purges:
             return
         had = self.state.messages
+        if not had and [each.number for each in self.blocks] == [1] and self.blocks[0].size == _TOMBSTONE_SIZE:
+            self.changes.remove(self.folder / "index.db")
+            return
         last = self.state.last if self.state.first == wanted else max(self.state.last, wanted - 1)
         for block in list(self.blocks):
             self._drop(block)
@@ -465,6 +492,8 @@ class StreamStore:
         self._new_block(last, self.state.last_time)
         if had:
             self.changes.write(self.folder / "index.db", 0)
+        else:
+            self.changes.remove(self.folder / "index.db")
 
     # After the start
 
@@ -476,6 +505,7 @@ class StreamStore:
         if records.end < records.size:
             self._cut(block, records.end)
         block.first = head
+        self._remember(block, records)
         block.apply(records, counts_twice=self.rules.counts_twice)
         self._sum_up()
 

@@ -6,8 +6,21 @@ jetstream-store.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
+
+from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS
+
+#: members of configurations by the version that knows them first; of others every version since 2.9 does
+_STREAM_SINCE: Final = {
+    "2.11": ("allow_msg_ttl", "subject_delete_marker_ttl"),
+    "2.12": ("allow_msg_counter", "allow_atomic", "allow_msg_schedules", "persist_mode"),
+    "2.14": ("allow_batched",),
+}
+_CONSUMER_SINCE: Final = {
+    "2.11": ("pause_until", "priority_groups", "priority_policy", "priority_timeout"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,10 +47,27 @@ class ServerRules:
     deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
     believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
     resets_consumers: bool = False  #: a consumer beyond the end of the stream returns to it (18)
+    limits_move_floors: bool = False  #: limits move the floors of consumers to the first message (14)
+
+    def unknown_member(self, config: Iterable[str], *, consumer: bool = False) -> str:
+        """Returns a member of a configuration that the version does not know, if it minds; else nothing."""
+        if not self.strict_members:
+            return ""
+        since = _CONSUMER_SINCE if consumer else _STREAM_SINCE
+        newer = {name: _order(version) for version, names in since.items() for name in names}
+        known = {*(CONSUMER_MEMBERS if consumer else STREAM_MEMBERS), *newer, "Created", "Name", "template_owner"}
+        for name in config:
+            if name not in known or newer.get(name, (0,)) > _order(self.version):
+                return name
+        return ""
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 _2_9: Final = ServerRules("2.9", index_version=0, tombstones=False, first_seq_purges=False)
-_2_10: Final = ServerRules("2.10", believes_consumers=True)
+_2_10: Final = ServerRules("2.10", believes_consumers=True, limits_move_floors=True)
 _2_11: Final = replace(
     _2_10,
     version="2.11",
@@ -51,6 +81,7 @@ _2_11: Final = replace(
     first_seq_purges=False,
     lifetimes=True,
     believes_consumers=False,
+    limits_move_floors=False,
 )
 _2_12: Final = replace(
     _2_11,
