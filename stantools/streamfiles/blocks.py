@@ -60,20 +60,20 @@ def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockCont
     return BlockContent(bytes(plain), True, key is not None, not head.startswith(COMPRESSED), damaged, surplus)
 
 
-def strict_content(raw: Buffer | bytes, key: AssetKey | None, *, zero_tolerant: bool) -> Buffer | bytes:
+def strict_content(raw: Buffer | bytes, key: AssetKey | None, *, sized: bool) -> Buffer | bytes:
     """Returns the records in the bytes of a block file as a server reads them: ArchiveError for damaged compression.
 
-    `zero_tolerant`: zeros after the compressed part do not matter.
+    `sized`: only as much is decompressed as the block says that it holds.
     """
     data: Buffer | bytes = key.decrypt_block(raw) if key else raw
     if bytes(data[: len(COMPRESSED) - 1]) != COMPRESSED[:-1]:
         return data
     content = bytes(data)
     numbers = VarintReader(content, len(COMPRESSED))
-    numbers.take()
+    size = numbers.take()
     body, tail = content[numbers.position : -HASH_SIZE], content[-HASH_SIZE:]
     try:
-        return s2.unframe(body.rstrip(b"\0") if zero_tolerant else body) + tail
+        return s2.unframe(body, size - HASH_SIZE if sized else None) + tail
     except ValueError as problem:
         raise ArchiveError(f"error reading compression reader: {problem}") from problem
 

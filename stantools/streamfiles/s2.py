@@ -25,16 +25,19 @@ def decompress(data: bytes, limit: int) -> bytes:
     return content
 
 
-def unframe(data: bytes) -> bytes:
-    """Returns the content of a framed stream; ValueError with a server's text at the first damage."""
+def unframe(data: bytes, size_of_content: int | None = None) -> bytes:
+    """Returns the content of a framed stream; ValueError with a server's text at the first damage.
+
+    With its size, nothing after that much of it is read.
+    """
     out, position = bytearray(), 0
-    while position < len(data):
+    while position < len(data) and (size_of_content is None or len(out) < size_of_content):
         kind, size = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
         end = position + 4 + size
         if end > len(data):
             raise ValueError("unexpected EOF")
         if kind in (_COMPRESSED, _STORED):
-            if size < 4:
+            if not 4 <= size <= MAX_CHUNK + 4:
                 raise ValueError("s2: corrupt input")
             content, complete = data[position + _HEAD_SIZE : end], True
             if kind == _COMPRESSED:
@@ -51,6 +54,8 @@ def unframe(data: bytes) -> bytes:
         elif kind < 0x80:
             raise ValueError("s2: unsupported input")
         position = end
+    if size_of_content is not None and len(out) < size_of_content:
+        raise ValueError("unexpected EOF")
     return bytes(out)
 
 

@@ -127,3 +127,46 @@ def file_differences(got: dict[str, Any], changed: dict[str, Any]) -> Iterator[s
             if (one["size_after"] is None) == (two["size_after"] is None):
                 continue
         yield f"file {path}: {one}, not {two}"
+
+
+SYSTEMATIC = ("systematic_10", "systematic_multi_15")
+
+
+def mutate(store: Path, mutation: dict[str, Any]) -> None:
+    for file in mutation["also_removed"]:
+        (store / file).unlink()
+    path = store / mutation["file"]
+    match mutation["op"]:
+        case "delete":
+            path.unlink()
+            return
+        case "append":
+            path.write_bytes(path.read_bytes() + bytes.fromhex(mutation["hex"]))
+            return
+        case "append_zeros":
+            path.write_bytes(path.read_bytes() + bytes(mutation["count"]))
+            return
+        case "truncate":
+            path.write_bytes(path.read_bytes()[: mutation["offset"]])
+            return
+        case op:
+            content = bytearray(path.read_bytes())
+            new = bytes([mutation["value"]]) if op == "set" else bytes.fromhex(mutation["hex"])
+            content[mutation["offset"] : mutation["offset"] + len(new)] = new
+            path.write_bytes(content)
+
+
+def mutation_differences(got: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
+    starts = wanted["starts"] and not wanted.get("hangs_at_start")
+    if got["starts"] != starts:
+        yield f"starts {got['starts']}, not {starts}"
+        return
+    if not starts:
+        return
+    stream = got["streams"]["$G/ORDERS"]
+    loaded = wanted.get("loaded", True)
+    if stream["loaded"] != loaded:
+        yield f"loaded {stream['loaded']}, not {loaded}"
+    elif loaded:
+        yield from stream_differences(stream, wanted)
+    yield from file_differences(got, wanted.get("files_changed_by_start") or {})

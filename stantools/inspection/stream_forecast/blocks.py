@@ -136,6 +136,8 @@ class PlacedRecords:
     corrupt_at: int | None = None  #: where a record with impossible sizes begins
     corrupt_text: str = ""  #: its sizes, in a server's words
     rows: int = 0
+    #: rows whose headers end beyond the record, although its hash is right
+    beyond: list[int] = field(default_factory=list)
 
     def add(self, sequence: NDArray[np.uint64], flags: NDArray[np.uint8]) -> None:
         self.sequence.append(sequence)
@@ -162,6 +164,8 @@ def place_records(data: Buffer | bytes, key: bytes) -> PlacedRecords:
             )
             break
         placed.wrong.append(placed.rows)
+        if odd.headers and flaw is RecordFlaw.BAD_LENGTH:
+            placed.beyond.append(placed.rows)
         placed.add(
             np.array([odd.sequence & MAX_SEQUENCE], np.uint64),
             np.array([odd.sequence >> 62], np.uint8),
@@ -183,6 +187,7 @@ class ServerBlock:
     bytes: int = 0  #: of its messages' records
     deleted: Ranges = field(default_factory=Ranges)  #: sequences without message between them
     messages: int = 0
+    spoiled: bool = False  #: it is compressed, and was cut as if it were not
     unproven: bool = False  #: its state is that of an index; its records have not been read
 
     @property

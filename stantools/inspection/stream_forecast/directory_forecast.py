@@ -193,6 +193,9 @@ class _StreamStart:
         except ServerHangs:
             outcome.error = "no answer: the server fills its memory with a table of missing sequences"
             return outcome
+        except ServerPanic as panic:
+            outcome.error = f"the server ends at the lookup of a message: panic: {panic}"
+            return outcome
         finally:
             self.forecast.later.update(
                 (name, change) for name, change in self.forecast.changes.files.items() if at_start.get(name) != change

@@ -13,7 +13,7 @@ import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.blocks import PlacedRecords, ServerBlock, place_records
-from stantools.inspection.stream_forecast.recovery import StreamStore
+from stantools.inspection.stream_forecast.recovery import ServerPanic, StreamStore
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.layout import ArchiveError
 
@@ -58,6 +58,8 @@ class BlockReader:
         store, live = self.store, block.live
         if not live:
             return Ranges(), Ranges()
+        if block.spoiled:
+            return Ranges(), None
         if not block.unproven:
             return live, live
         try:
@@ -89,6 +91,8 @@ class BlockReader:
             first = Ranges() if store.rules.repeats_lookup else Ranges.of([(live.first, live.first)])
             return kept - first, kept
         found = self._places(block, placed) & live
+        if placed.beyond and store.rules.panics_on_header_length:
+            raise ServerPanic("runtime error: slice bounds out of range")
         return found, found
 
     def _places(self, block: ServerBlock, placed: PlacedRecords) -> Ranges:

@@ -240,7 +240,7 @@ class StreamStore:
             data: Buffer | bytes = raw
             if block.size != len(raw):
                 data = bytes(raw[: block.size]).ljust(block.size, b"\0")
-            yield strict_content(data, key, zero_tolerant=self.rules.zero_tolerant)
+            yield strict_content(data, key, sized=self.rules.reads_by_size)
 
     def key_of(self, block: ServerBlock) -> bytes:
         return highwayhash.block_key(self.stream.name, block.number)
@@ -315,6 +315,9 @@ class StreamStore:
             raise ServerPanic("runtime error: slice bounds out of range [4:0]")
         if records.end < records.size:
             self.lost = True
+            block.spoiled = self.rules.minds_surplus and records.size != block.size
+            if block.spoiled and self.rules.deletes_undecoded:
+                raise StoreNotOpened("error reading compression reader: s2: corrupt input", deletes=True)
             self._cut(block, records.end)
         self._remember(block, records)
         tombstones = block.apply(records, counts_twice=self.rules.counts_twice)
@@ -378,7 +381,7 @@ class StreamStore:
         """Removes messages; blocks without messages go with them."""
         for block in list(self.blocks):
             chosen = block.live & gone
-            if chosen:
+            if chosen and not block.spoiled:
                 self._remove_from(block, chosen, limits=False)
 
     def _remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:

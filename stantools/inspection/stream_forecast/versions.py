@@ -43,7 +43,10 @@ class ServerRules:
     repeats_lookup: bool = False  #: a lookup that rebuilt a block is repeated (16.2)
     keeps_places: bool = False  #: a record whose sequence does not rise gets no place (16.2)
     forgets_empty: bool = False  #: the messages of an empty block are given up at a lookup (16.2)
-    zero_tolerant: bool = True  #: zeros after the compressed content of a block do not matter (8)
+    reads_by_size: bool = True  #: bytes after the compressed content of a block do not matter (8)
+    minds_surplus: bool = False  #: a compressed block cannot be read after a rebuild has cut it (16.1)
+    panics_on_header_length: bool = False  #: headers longer than their block end the process at a lookup (13)
+    counts_unread: bool = True  #: a consumer counts messages in a block that cannot be read (18)
     deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
     believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
     resets_consumers: bool = False  #: a consumer beyond the end of the stream returns to it (18)
@@ -67,7 +70,7 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 _2_9: Final = ServerRules("2.9", index_version=0, tombstones=False, first_seq_purges=False)
-_2_10: Final = ServerRules("2.10", believes_consumers=True, limits_move_floors=True)
+_2_10: Final = ServerRules("2.10", believes_consumers=True, limits_move_floors=True, panics_on_header_length=True)
 _2_11: Final = replace(
     _2_10,
     version="2.11",
@@ -82,6 +85,7 @@ _2_11: Final = replace(
     lifetimes=True,
     believes_consumers=False,
     limits_move_floors=False,
+    panics_on_header_length=False,
 )
 _2_12: Final = replace(
     _2_11,
@@ -89,6 +93,7 @@ _2_12: Final = replace(
     index_version=3,
     api_level=3,
     panics_on_headers=False,
+    minds_surplus=True,
     batches=True,
     forgets_empty=True,
     deletes_consumers=True,
@@ -102,7 +107,7 @@ _2_14: Final = replace(
     completes_purges=True,
     repeats_lookup=True,
     keeps_places=True,
-    zero_tolerant=False,
+    reads_by_size=False,
     deletes_consumers=False,
     resets_consumers=True,
 )
