@@ -13,11 +13,13 @@ from stantools.cli import console
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.diagnosis import ServerFlags, examine, print_advice, print_outcomes, print_starts
 from stantools.cli.output import print_json, table_text
+from stantools.cli.reporttext import show as show_report
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.forecast import Forecast
+    from stantools.sources.source import Source
     from stantools.store.nodes import NodeFiles
     from stantools.store.read_options import ReadOptions
 
@@ -41,6 +43,10 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
     error it fails, the messages of each channel, the place where delivery stops, and the files it changes. Without
     --server-version, servers since 0.25 are predicted as well where they differ.
 
+    Of a JetStream directory the streams are told that a nats-server loads, with which state and which consumers, the
+    messages that are readable and delivered, the files that it cuts, removes and rewrites, and the directories that it
+    deletes. The default is the version that seems to have written the directory, and the newest.
+
     Limits default to the server's (1,000,000 messages and 1,024,000,000 bytes per channel).
 
     For the directories of a cluster's nodes (with Raft directory and file store) it tells which nodes start, which of
@@ -53,6 +59,8 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
     from stantools.sources.source import Capability
 
     sources = open_sources(stores, read_options, Capability.FORECAST)
+    if sources[0].streams:
+        return _forecast_streams(sources, server)
     if nodes := nodes_of(sources):
         return _forecast_cluster(nodes, read_options)
     diagnosis = examine(sources[0], server, needs_start=True)
@@ -88,6 +96,15 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
             click.echo()
             _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
     return ExitCode.CLEAN if judged[0][0].delivers else ExitCode.FINDINGS
+
+
+def _forecast_streams(sources: Sequence[Source], server: ServerFlags) -> int:
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.stream_forecast.report import forecast_starts
+
+    with ByteProgress("forecast") as shown:
+        found = forecast_starts(sources[0], server.server_version, shown.advance)
+    return show_report(found.report())
 
 
 def _forecast_cluster(files: Sequence[NodeFiles], read_options: ReadOptions) -> int:

@@ -56,6 +56,8 @@ def show_plan(report: Report) -> ExitCode:
 
 
 def print_report(report: Report) -> None:
+    for text, role in report.lead:
+        click.echo(_painted(console.wrapped(console.escape_lines(text), 2), role))
     for table in report.tables:
         _print_table(table)
     print_findings(report.findings)

@@ -71,6 +71,7 @@ class Report:
     code: ExitCode = ExitCode.CLEAN
     verdict: str = ""  #: the most important fact, in a sentence
     role: Role = ""  #: meaning of the verdict
+    lead: list[tuple[str, Role]] = field(default_factory=list)  #: sentences that come first, and their meaning
     facts: list[tuple[str, str]] = field(default_factory=list)  #: label and value
     tables: list[ReportTable] = field(default_factory=list)
     findings: Sequence[Finding] = ()

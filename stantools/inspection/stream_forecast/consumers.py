@@ -34,6 +34,7 @@ class ConsumerOutcome:
     num_ack_pending: int = 0
     num_redelivered: int = 0
     before: ConsumerState | None = None  #: as stored
+    lost_state: bool = False  #: it has none, or an empty one, and starts anew
 
     def as_json(self) -> dict[str, Any]:
         names = ("consumer", "stream")
@@ -96,6 +97,7 @@ class _ConsumerStart:
         self._rewrite_config(name, config)
         outcome = ConsumerOutcome(name, before=state)
         if state is None:
+            outcome.lost_state = True
             begin = self._begin(config)
             outcome.delivered = (0, begin)
             outcome.ack_floor = (0, begin)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
 from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, start_consumers
+from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import ServerPanic, StoreNotOpened, StoreState, StreamStore
 from stantools.inspection.stream_forecast.versions import ServerRules
@@ -24,6 +25,7 @@ from stantools.streamfiles import highwayhash
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import meta_sum
+from stantools.streamfiles.survey import StreamSurvey
 
 _LEVEL: Final = "_nats.req.level"
 
@@ -43,10 +45,7 @@ class StreamOutcome:
     stops: bool = False  #: delivery ends at damage
     consumers: dict[str, ConsumerOutcome] = field(default_factory=dict)
     directory_deleted: bool = False
-    #: Intact messages before the start, and those of them that are on disk no longer.
-    intact: Ranges = field(default_factory=Ranges)
-    destroyed: Ranges = field(default_factory=Ranges)
-    served_wrong: Ranges = field(default_factory=Ranges)
+    loss: StreamLoss = field(default_factory=StreamLoss)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -58,9 +57,11 @@ class StreamOutcome:
             "last_seq": self.state.last,
             "num_deleted": self.num_deleted,
             "readable": self.readable.as_json(),
-            "served_wrong": self.served_wrong.as_json(),
+            "served_wrong": self.loss.wrong.as_json(),
             "delivered_from_start": None if self.delivered is None else self.delivered.as_json(),
-            "destroyed": self.destroyed.as_json(),
+            "destroyed": self.loss.destroyed.as_json(),
+            "not_served": self.loss.unserved.as_json(),
+            "reused": self.loss.reused.as_json(),
             "consumers": {name: each.as_json() for name, each in self.consumers.items()},
         }
 
@@ -98,11 +99,13 @@ def forecast_directory(
     *,
     now: int | None = None,
     accounts: Collection[str] | None = None,
+    survey: Callable[[StoredStream], StreamSurvey] | None = None,
     progress: Progress = lambda _size: None,
 ) -> DirectoryForecast:
     """Predicts a start of a server of one version on the streams of a directory.
 
     `now` is the time of the start in nanoseconds since 1970; `accounts` are those of its configuration, all by default.
+    `survey` reads a stream, once for several forecasts.
     """
     forecast = DirectoryForecast(rules.version, changes=DirectoryChanges(root))
     for folder in sorted({_staging(stream) for stream in streams}):
@@ -112,6 +115,8 @@ def forecast_directory(
     for stream in streams:
         if not _is_seen(stream, root) or (accounts is not None and stream.account not in accounts):
             outcome = StreamOutcome(stream.account, stream.name, error="no server with this directory looks for it")
+            if survey:
+                outcome.loss = StreamLoss(found := survey(stream).intact, unserved=found)
             forecast.streams[f"{stream.account}/{stream.name}"] = outcome
             continue
         start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress)
@@ -120,12 +125,22 @@ def forecast_directory(
         except ServerPanic as panic:
             forecast.log.append(("PANIC", f"panic: {panic}"))
             forecast.starts, forecast.exit_code = False, 2
-            break
+            outcome = start.outcome
         except ServerHangs:
             forecast.starts, forecast.hangs = False, True
+            outcome = start.outcome
+        forecast.streams[f"{stream.account}/{outcome.name}"] = outcome
+        if survey:
+            outcome.loss = stream_loss(
+                survey(stream),
+                start.store,
+                outcome.readable,
+                outcome.consumers,
+                deleted=outcome.directory_deleted,
+                loaded=outcome.loaded and not outcome.error,
+            )
+        if not forecast.starts:
             break
-        if outcome:
-            forecast.streams[f"{stream.account}/{outcome.name}"] = outcome
     return forecast
 
 
@@ -145,6 +160,8 @@ class _StreamStart:
         self, stream: StoredStream, rules: ServerRules, forecast: DirectoryForecast, now: int, progress: Progress
     ) -> None:
         self.stream, self.rules, self.forecast, self.now, self.progress = stream, rules, forecast, now, progress
+        self.outcome = StreamOutcome(stream.account, stream.name)
+        self.store: StreamStore | None = None
 
     def _warn(self, text: str) -> None:
         self.forecast.log.append(("WRN", text))
@@ -154,9 +171,8 @@ class _StreamStart:
         outcome.error = text.strip()
         return outcome
 
-    def run(self) -> StreamOutcome | None:
-        stream = self.stream
-        outcome = StreamOutcome(stream.account, stream.name)
+    def run(self) -> StreamOutcome:
+        stream, outcome = self.stream, self.outcome
         if stream.path.name.startswith("."):
             self.forecast.changes.remove_directory(stream.path)
             outcome.directory_deleted = True
@@ -167,6 +183,7 @@ class _StreamStart:
         shown = f"{stream.account} > {stream.name}"
         self.forecast.log.append(("INF", f"  Starting restore for stream '{shown}'"))
         store = StreamStore(stream, self.rules, self.forecast.changes, self.now, config, self._warn, self.progress)
+        self.store = store
         try:
             store.open()
         except StoreNotOpened as problem:

@@ -80,8 +80,7 @@ class StreamStore:
     limited: bool = False  #: limits removed messages
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
-    #: bytes of each block that its file keeps, where they are fewer than before
-    kept: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
     _records: OrderedDict[int, BlockRecords] = field(default_factory=OrderedDict)
     _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
 
@@ -318,7 +317,7 @@ class StreamStore:
             block.spoiled = self.rules.minds_surplus and records.size != block.size
             if block.spoiled and self.rules.deletes_undecoded:
                 raise StoreNotOpened("error reading compression reader: s2: corrupt input", deletes=True)
-            self._cut(block, records.end)
+            self._cut(block, records)
         self._remember(block, records)
         tombstones = block.apply(records, counts_twice=self.rules.counts_twice)
         if self.rules.tombstones:
@@ -328,12 +327,11 @@ class StreamStore:
             return False
         return True
 
-    def _cut(self, block: ServerBlock, size: int) -> None:
-        """Truncates the file of a block to a size that counts plain bytes."""
-        if size < block.size:
-            self.kept[block.number] = size
-            self._records.pop(block.number, None)
-        block.size = size
+    def _cut(self, block: ServerBlock, records: BlockRecords) -> None:
+        """Truncates the file of a block after its good records; the size counts plain bytes."""
+        if not block.spoiled:
+            self.kept[block.number] = Ranges.from_sequences(records.sequence[records.flags == 0])
+        block.size = size = records.end
         self.changes.write(self.path(block), size)
 
     def _add(self, block: ServerBlock) -> None:
@@ -349,7 +347,6 @@ class StreamStore:
         self.blocks.append(block)
 
     def _drop(self, block: ServerBlock) -> None:
-        self.kept[block.number] = 0
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
         if block in self.blocks:
@@ -506,7 +503,7 @@ class StreamStore:
         with self.content(block) as data:
             records = rebuild_records(data, self.key_of(block))
         if records.end < records.size:
-            self._cut(block, records.end)
+            self._cut(block, records)
         block.first = head
         self._remember(block, records)
         block.apply(records, counts_twice=self.rules.counts_twice)

@@ -1,0 +1,209 @@
+"""Forecasts of starts on a JetStream directory, by version, and their report: what a start destroys comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stantools.errors import ExitCode, UsageError
+from stantools.escaping import beside, escape
+from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns, command_line
+from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StreamOutcome, forecast_directory
+from stantools.inspection.stream_forecast.losses import loss_sentences
+from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
+from stantools.notation import counted, describe_ranges
+from stantools.progress import Progress
+from stantools.sources.source import Source
+from stantools.streamfiles.directory import StoredStream
+from stantools.streamfiles.survey import StreamSurvey
+
+_VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
+#: the first server that writes an index.db of a version
+_WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
+_NAMED: Final = 3
+_COLUMNS: Final = columns(
+    *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
+    numbers=("first", "last", "messages", "bytes", "consumers"),
+    roles={"destroyed": "bad"},
+)
+
+
+def writer_of(streams: Sequence[StoredStream]) -> ServerRules | None:
+    """Returns the oldest version that can have written the newest of the files; None if nothing tells."""
+    found: list[str] = []
+    for stream in streams:
+        known = stream.index
+        if known is not None:
+            found.append(_WRITERS.get(known.version, "2.9"))
+        metadata = (stream.config or {}).get("metadata")
+        if isinstance(metadata, dict) and (match := _VERSION.match(str(metadata.get("_nats.ver", "")))):
+            found.append(match[1])
+    known_versions = [each for each in found if each in SERVER_RULES]
+    order = list(SERVER_RULES)
+    return SERVER_RULES[max(known_versions, key=order.index)] if known_versions else None
+
+
+@dataclass
+class StartForecasts:
+    """Forecasts of starts on one directory, the version of interest first."""
+
+    source: Source
+    forecasts: list[DirectoryForecast]
+    single: bool  #: the user named the version
+
+    @property
+    def harmless(self) -> bool:
+        return all(is_harmless(each) for each in self.forecasts)
+
+    def as_json(self) -> dict[str, Any]:
+        head = {"schema": 1, "kind": "jetstream"}
+        described = [each.as_json() for each in self.forecasts]
+        return {**head, **described[0]} if self.single else {**head, "versions": described}
+
+    def report(self) -> Report:
+        first, *others = self.forecasts
+        report = Report(ExitCode.CLEAN if self.harmless else ExitCode.FINDINGS, document=self.as_json)
+        lines = [start_sentence(first)]
+        for each in others:
+            same = _effects(each) == _effects(first)
+            lines.append(
+                f"A start of nats-server {each.version} does the same." if same else start_sentence(each)
+            )
+        report.lead = [
+            (line, "good" if is_harmless(each) else "bad") for line, each in zip(lines, self.forecasts, strict=True)
+        ]
+        for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
+            report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
+            report.list_remarks(
+                (
+                    ReportRemark("file", f"{escape(name)}: {_change(change.before, change.after)}", "warn")
+                    for name, change in each.changes.files.items()
+                ),
+                "file",
+                ": see -o json",
+            )
+            report.list_remarks(
+                (ReportRemark("log", escape(text.strip())) for level, text in each.log if level != "INF"),
+                "line",
+                ": see -o json",
+            )
+        report.next.append(self.next_step())
+        return report
+
+    def next_step(self) -> NextStep:
+        """Returns the one safe step."""
+        path = self.source.path
+        if self.harmless:
+            return NextStep("Nothing to repair: a server can be started")
+        copy, new = beside(path, "copy"), beside(path, "salvaged")
+        text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
+        commands = [
+            command_line("cp", "-a", str(path), str(copy)),
+            command_line("stantools", "salvage", str(path), "--out", str(new)),
+        ]
+        return NextStep(text, commands)
+
+
+def forecast_starts(source: Source, version: str | None, progress: Progress = lambda _size: None) -> StartForecasts:
+    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
+    if version is not None and version not in SERVER_RULES:
+        raise UsageError(
+            f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
+        )
+    rules = [SERVER_RULES[version]] if version else [NEWEST]
+    writer = None if version else writer_of(source.streams)
+    if writer and writer is not NEWEST:
+        rules.insert(0, writer)
+    surveys: dict[str, StreamSurvey] = {}
+
+    def survey(stream: StoredStream) -> StreamSurvey:
+        name = str(stream.path)
+        if name not in surveys:
+            surveys[name] = StreamSurvey(stream, progress)
+        return surveys[name]
+
+    forecasts = [forecast_directory(source.streams, source.path, each, survey=survey) for each in rules]
+    return StartForecasts(source, forecasts, version is not None)
+
+
+def is_harmless(forecast: DirectoryForecast) -> bool:
+    """Returns whether the server starts, serves every intact message, and destroys none."""
+    return forecast.starts and all(
+        each.loaded and not each.error and not each.stops and each.loss.harmless for each in forecast.streams.values()
+    )
+
+
+def start_sentence(forecast: DirectoryForecast) -> str:
+    """Returns what a start does, with what it destroys first."""
+    server = f"nats-server {forecast.version}"
+    destroyed = {name: each for name, each in forecast.streams.items() if each.loss.destroyed}
+    deleted = [name for name, each in forecast.streams.items() if each.directory_deleted]
+    count = sum(each.loss.destroyed.count() for each in destroyed.values())
+    if count:
+        which = "; ".join(
+            f"{escape(name)} {describe_ranges(each.loss.destroyed, 4)}" for name, each in list(destroyed.items())[:_NAMED]
+        )
+        more = f" and {counted(len(destroyed) - _NAMED, 'more stream')}" if len(destroyed) > _NAMED else ""
+        text = f"A start of {server} destroys {counted(count, 'intact message')} ({which}{more})"
+        if deleted:
+            text += f"; it deletes the whole directory of {', '.join(map(escape, deleted[:_NAMED]))}"
+    else:
+        text = f"A start of {server} destroys no intact message"
+    if not forecast.starts:
+        how = "hangs, and fills its memory" if forecast.hangs else f"ends with exit code {forecast.exit_code}"
+        return f"{text}; the server {how}, and no stream is available."
+    parts = []
+    for name, each in forecast.streams.items():
+        if not each.loaded and not each.directory_deleted:
+            parts.append(f"does not load {escape(name)}")
+        elif each.error:
+            parts.append(f"answers requests about {escape(name)} with an error")
+        else:
+            parts += loss_sentences(escape(name), each.loss)
+            if each.stops:
+                parts.append(f"stops the delivery of {escape(name)} at damage")
+    if not parts:
+        return text + (" and serves all of them." if not count else ".")
+    shown = "; it ".join(parts[:_NAMED])
+    more = f"; and {counted(len(parts) - _NAMED, 'more effect')}" if len(parts) > _NAMED else ""
+    return f"{text}; it {shown}{more}."
+
+
+def _effects(forecast: DirectoryForecast) -> str:
+    """Returns the outcome without the words that differ between versions."""
+    described = forecast.as_json()
+    del described["server_version"], described["log"]
+    changed = {name: each for name, each in described["files_changed"].items() if not name.endswith("index.db")}
+    return repr({**described, "files_changed": changed})
+
+
+def _row(name: str, outcome: StreamOutcome) -> tuple[Any, ...]:
+    state = outcome.state
+    problem = outcome.error or ("its directory is deleted" if outcome.directory_deleted else None)
+    if not outcome.loaded or outcome.error:
+        destroyed = describe_ranges(outcome.loss.destroyed, 4) if outcome.loss.destroyed else None
+        return name, None, None, None, None, None, None, destroyed, None, problem
+    return (
+        name,
+        state.first,
+        state.last,
+        state.messages,
+        state.bytes,
+        describe_ranges(outcome.readable, 4),
+        None if outcome.delivered is None else describe_ranges(outcome.delivered, 4),
+        describe_ranges(outcome.loss.destroyed, 4) if outcome.loss.destroyed else None,
+        len(outcome.consumers),
+        problem,
+    )
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if before is None:
+        return f"created, {counted(after or 0, 'byte')}"
+    if after is None:
+        return f"removed, had {counted(before, 'byte')}"
+    return f"cut from {before} to {after} bytes" if after < before else f"changed from {before} to {after} bytes"
+
+
