@@ -19,6 +19,7 @@ from stantools.cli.diagnosis import (
     print_verdict,
 )
 from stantools.cli.output import show
+from stantools.cli.reporttext import show as show_report
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     healthy server); damaged; or in danger (a start would destroy intact data). Every byte is read and checked, as by
     `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
 
-    STORE is the directory of a file store or the folder that holds one, a clustered node, or an archive of these.
+    STORE is the directory of a file store or the folder that holds one, a clustered node, a JetStream directory, or an
+    archive of these.
 
     `stantools STORE` is the same. In all verbs, STORE defaults to STANTOOLS_STORE, otherwise to the current directory
     or ./datastore if that is a store.
@@ -57,6 +59,13 @@ def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     from stantools.sources.source import Capability
 
     source = open_source(store, read_options, Capability.FORECAST)
+    if source.streams:
+        from stantools.cli.progress import ByteProgress
+        from stantools.inspection.stream_forecast.report import doctor_report, forecast_starts
+
+        with ByteProgress("forecast") as shown:
+            found = forecast_starts(source, None, shown.advance)
+        return show_report(doctor_report(found))
     diagnosis = examine_node(source, server) if source.node else examine(source, server)
     show(diagnosis.as_json, lambda: _print(diagnosis))
     return exit_code(diagnosis)

@@ -45,7 +45,7 @@ class StoredConsumer:
     state: ConsumerState | None  #: None if it has none, or it cannot be read
 
 
-@dataclass
+@dataclass(eq=False)
 class StoredStream:
     path: Path
     account: str

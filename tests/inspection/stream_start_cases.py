@@ -16,6 +16,7 @@ from stantools.sources.jetstream import stream_places
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.sealing import ServerKeys
+from stantools.streamfiles.survey import StreamSurvey
 from tests import goldenstores
 
 
@@ -61,7 +62,7 @@ def forecast_store(store, rules, key, cipher, accounts, now):
         StoredStream(place, account, ServerKeys([key.encode()], account) if key else None)
         for account, place in stream_places(store)
     ]
-    return forecast_directory(streams, store, rules, now=now, accounts=accounts)
+    return forecast_directory(streams, store, rules, now=now, accounts=accounts, survey=functools.cache(StreamSurvey))
 
 
 def start_time(content: dict[str, Any]) -> int:
@@ -87,6 +88,14 @@ def differences(got: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:
     for name, real in wanted["streams"].items():
         if name in loaded:
             yield from (f"{name}: {each}" for each in stream_differences(loaded[name], real))
+    for name, judged in wanted.get("judged", {}).items():
+        if name not in got["streams"]:
+            continue
+        if got["streams"][name]["destroyed"] != judged["intact_destroyed_on_disk"]:
+            yield f"{name} destroyed {got['streams'][name]['destroyed']}, not {judged['intact_destroyed_on_disk']}"
+        wrong = judged.get("read_but_not_original", [])
+        if got["streams"][name]["served_wrong"] != wrong:
+            yield f"{name} served_wrong {got['streams'][name]['served_wrong']}, not {wrong}"
     yield from file_differences(got, wanted.get("files_changed_by_start") or {})
     if got["directories_removed"] != sorted(wanted.get("directories_removed_by_start") or []):
         yield f"removes {got['directories_removed']}, not {wanted.get('directories_removed_by_start')}"
@@ -169,4 +178,8 @@ def mutation_differences(got: dict[str, Any], wanted: dict[str, Any]) -> Iterato
         yield f"loaded {stream['loaded']}, not {loaded}"
     elif loaded:
         yield from stream_differences(stream, wanted)
+    if stream["destroyed"] != wanted["intact_destroyed_on_disk"]:
+        yield f"destroyed {stream['destroyed']}, not {wanted['intact_destroyed_on_disk']}"
+    if stream["served_wrong"] != wanted["read_but_not_original"]:
+        yield f"served_wrong {stream['served_wrong']}, not {wanted['read_but_not_original']}"
     yield from file_differences(got, wanted.get("files_changed_by_start") or {})

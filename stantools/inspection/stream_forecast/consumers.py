@@ -49,13 +49,11 @@ class ConsumerOutcome:
 
 def start_consumers(store: StreamStore, reader: BlockReader) -> tuple[dict[str, ConsumerOutcome], str]:
     """Returns the consumers of a stream after its start, and the error that the stream then answers with."""
-    folder = store.stream.path / "obs"
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     start = _ConsumerStart(store, reader)
     found: dict[str, ConsumerOutcome] = {}
-    for name in names:
+    for name in store.consumer_names():
         if name.startswith("."):
-            store.changes.remove_directory(folder / name)
+            store.changes.remove_directory(store.stream.path / "obs" / name)
             continue
         outcome = start.load(name)
         if start.error:

@@ -196,6 +196,8 @@ class _StreamStart:
         )
         self._drop_batches(config)
         reader = BlockReader(store)
+        if count := len(store.consumer_names()):
+            self.forecast.log.append(("INF", f"  Recovering {count} consumers for stream - '{shown}'"))
         outcome.consumers, error = start_consumers(store, reader)
         outcome.loaded = True
         if error:

@@ -20,6 +20,7 @@ class StreamLoss:
     """A start's effect on the messages of one stream."""
 
     intact: Ranges = field(default_factory=Ranges)  #: whole messages before the start
+    gone: Ranges = field(default_factory=Ranges)  #: messages that are damaged or missing before the start
     destroyed: Ranges = field(default_factory=Ranges)  #: of these, those that are on disk no longer
     unserved: Ranges = field(default_factory=Ranges)  #: of these, those that a lookup does not find
     wrong: Ranges = field(default_factory=Ranges)  #: deleted or changed messages that are served
@@ -42,7 +43,7 @@ def stream_loss(
     loaded: bool,
 ) -> StreamLoss:
     """Compares a stream before and after a start; `store` is None if it was not opened."""
-    loss = StreamLoss(survey.intact)
+    loss = StreamLoss(survey.intact, survey.damaged | survey.missing)
     if deleted:
         loss.destroyed = survey.intact
     elif store is not None:
@@ -52,8 +53,9 @@ def stream_loss(
         return loss
     loss.wrong = readable - survey.intact
     last = store.state.last
-    if survey.last > last:
-        loss.reused = Ranges.of([(last + 1, survey.last)])
+    used = max([survey.last, *(each.before.delivered[1] for each in consumers.values() if each.before)])
+    if used > last:
+        loss.reused = Ranges.of([(last + 1, used)])
     for name, each in consumers.items():
         if each.delivered[1] > last:
             loss.missing[name] = Ranges.of([(last + 1, each.delivered[1])])

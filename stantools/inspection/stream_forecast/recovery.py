@@ -497,6 +497,10 @@ class StreamStore:
 
     # After the start
 
+    def consumer_names(self) -> list[str]:
+        folder = self.stream.path / "obs"
+        return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+
     def rebuild_late(self, block: ServerBlock) -> None:
         """Rebuilds a block whose damage a lookup met."""
         head = block.first

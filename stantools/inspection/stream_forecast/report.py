@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, escape
+from stantools.inspection.advice import Health
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns, command_line
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StreamOutcome, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
@@ -16,6 +17,7 @@ from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, 
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.sources.source import Source
+from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.survey import StreamSurvey
 
@@ -76,14 +78,7 @@ class StartForecasts:
         ]
         for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
             report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
-            report.list_remarks(
-                (
-                    ReportRemark("file", f"{escape(name)}: {_change(change.before, change.after)}", "warn")
-                    for name, change in each.changes.files.items()
-                ),
-                "file",
-                ": see -o json",
-            )
+            report.list_remarks(_file_remarks(each), "file", ": see -o json")
             report.list_remarks(
                 (ReportRemark("log", escape(text.strip())) for level, text in each.log if level != "INF"),
                 "line",
@@ -92,13 +87,24 @@ class StartForecasts:
         report.next.append(self.next_step())
         return report
 
+    @property
+    def gone(self) -> bool:
+        """Whether messages are damaged or missing before any start."""
+        return any(stream.loss.gone for each in self.forecasts for stream in each.streams.values())
+
+    @property
+    def destroys(self) -> bool:
+        return any(stream.loss.destroyed for each in self.forecasts for stream in each.streams.values())
+
     def next_step(self) -> NextStep:
         """Returns the one safe step."""
         path = self.source.path
-        if self.harmless:
+        if self.harmless and not self.gone:
             return NextStep("Nothing to repair: a server can be started")
         copy, new = beside(path, "copy"), beside(path, "salvaged")
         text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
+        if not self.destroys:
+            text = "Copy the directory before a server is started, then write what is intact to a new one"
         commands = [
             command_line("cp", "-a", str(path), str(copy)),
             command_line("stantools", "salvage", str(path), "--out", str(new)),
@@ -128,6 +134,34 @@ def forecast_starts(source: Source, version: str | None, progress: Progress = la
     return StartForecasts(source, forecasts, version is not None)
 
 
+def doctor_report(found: StartForecasts) -> Report:
+    """Returns the verdict on a directory: its state, what a start destroys, and the one safe step."""
+    report = found.report()
+    streams = [each for forecast in found.forecasts[:1] for each in forecast.streams.values()]
+    if found.destroys:
+        state, role = Health.IN_DANGER, "bad"
+    elif found.gone or not found.forecasts[0].starts:
+        state, role = Health.DAMAGED, "bad"
+    elif not found.harmless:
+        state, role = Health.FLAWED, "warn"
+    else:
+        state, role = Health.HEALTHY, "good"
+    text, _ = report.lead[0]
+    report.lead[0] = (f"{found.source.path}: {state.value}: {text}", role)
+    intact, gone = sum(each.loss.intact.count() for each in streams), sum(each.loss.gone.count() for each in streams)
+    report.facts.append(("messages", f"{counted(intact, 'message')} intact, {gone} damaged or missing before"))
+    report.code = ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS
+    document = report.document
+
+    def as_json() -> dict[str, Any]:
+        step = found.next_step()
+        advice = {"text": step.text, "commands": list(step.commands)}
+        return {**document(), "state": state.value, "verdict": text, "intact": intact, "gone": gone, "next": advice}
+
+    report.document = as_json
+    return report
+
+
 def is_harmless(forecast: DirectoryForecast) -> bool:
     """Returns whether the server starts, serves every intact message, and destroys none."""
     return forecast.starts and all(
@@ -142,11 +176,8 @@ def start_sentence(forecast: DirectoryForecast) -> str:
     deleted = [name for name, each in forecast.streams.items() if each.directory_deleted]
     count = sum(each.loss.destroyed.count() for each in destroyed.values())
     if count:
-        which = "; ".join(
-            f"{escape(name)} {describe_ranges(each.loss.destroyed, 4)}" for name, each in list(destroyed.items())[:_NAMED]
-        )
-        more = f" and {counted(len(destroyed) - _NAMED, 'more stream')}" if len(destroyed) > _NAMED else ""
-        text = f"A start of {server} destroys {counted(count, 'intact message')} ({which}{more})"
+        which = _name_ranges({name: each.loss.destroyed for name, each in destroyed.items()})
+        text = f"A start of {server} destroys {counted(count, 'intact message')} ({which})"
         if deleted:
             text += f"; it deletes the whole directory of {', '.join(map(escape, deleted[:_NAMED]))}"
     else:
@@ -156,7 +187,9 @@ def start_sentence(forecast: DirectoryForecast) -> str:
         return f"{text}; the server {how}, and no stream is available."
     parts = []
     for name, each in forecast.streams.items():
-        if not each.loaded and not each.directory_deleted:
+        if each.directory_deleted:
+            continue
+        if not each.loaded:
             parts.append(f"does not load {escape(name)}")
         elif each.error:
             parts.append(f"answers requests about {escape(name)} with an error")
@@ -164,11 +197,29 @@ def start_sentence(forecast: DirectoryForecast) -> str:
             parts += loss_sentences(escape(name), each.loss)
             if each.stops:
                 parts.append(f"stops the delivery of {escape(name)} at damage")
+    gone = {name: each.loss.gone for name, each in forecast.streams.items() if each.loss.gone}
+    before = ""
+    if gone:
+        number = sum(each.count() for each in gone.values())
+        before = f" {counted(number, 'message', 'is/are')} damaged or missing already ({_name_ranges(gone)})."
     if not parts:
-        return text + (" and serves all of them." if not count else ".")
+        return text + ("." if count else " and serves all of them.") + before
     shown = "; it ".join(parts[:_NAMED])
     more = f"; and {counted(len(parts) - _NAMED, 'more effect')}" if len(parts) > _NAMED else ""
-    return f"{text}; it {shown}{more}."
+    return f"{text}; it {shown}{more}.{before}"
+
+
+def _file_remarks(forecast: DirectoryForecast) -> Iterator[ReportRemark]:
+    changes = forecast.changes
+    whole = [name for name in changes.removed if not any(name.startswith(f"{each}/") for each in changes.removed)]
+    for name in whole:
+        yield ReportRemark("directory", f"{escape(name)}: deleted with everything in it", "bad")
+    for name, change in changes.files.items():
+        if not any(name.startswith(f"{each}/") for each in whole):
+            yield ReportRemark("file", f"{escape(name)}: {_change(name, change.before, change.after)}", "warn")
+    for name, change in forecast.later.items():
+        text = f"{escape(name)}: {_change(name, change.before, change.after)}, when a client reads there"
+        yield ReportRemark("file", text, "warn")
 
 
 def _effects(forecast: DirectoryForecast) -> str:
@@ -177,6 +228,13 @@ def _effects(forecast: DirectoryForecast) -> str:
     del described["server_version"], described["log"]
     changed = {name: each for name, each in described["files_changed"].items() if not name.endswith("index.db")}
     return repr({**described, "files_changed": changed})
+
+
+def _name_ranges(sets: Mapping[str, Ranges]) -> str:
+    """Names the first streams with their sequences; names in it are safe to show."""
+    named = [f"{escape(name)} {describe_ranges(ranges, 4)}" for name, ranges in sets.items()]
+    more = f" and {counted(len(named) - _NAMED, 'more stream')}" if len(named) > _NAMED else ""
+    return "; ".join(named[:_NAMED]) + more
 
 
 def _row(name: str, outcome: StreamOutcome) -> tuple[Any, ...]:
@@ -199,11 +257,13 @@ def _row(name: str, outcome: StreamOutcome) -> tuple[Any, ...]:
     )
 
 
-def _change(before: int | None, after: int | None) -> str:
+def _change(name: str, before: int | None, after: int | None) -> str:
     if before is None:
         return f"created, {counted(after or 0, 'byte')}"
     if after is None:
         return f"removed, had {counted(before, 'byte')}"
-    return f"cut from {before} to {after} bytes" if after < before else f"changed from {before} to {after} bytes"
+    if after < before and name.endswith(".blk"):
+        return f"cut from {before} to {after} bytes"
+    return f"rewritten, {counted(before, 'byte')} before and {after} after"
 
 
