@@ -18,6 +18,7 @@ from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
     HAS_HEADERS,
+    HASH_SIZE,
     HEADER_LENGTH_SIZE,
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
@@ -126,6 +127,14 @@ class _RawRecord:
         return EMPTY_RECORD_SIZE + self.subject_size <= self.size <= min(left, MAX_RECORD_SIZE)
 
 
+    def is_right(self, data: Buffer | bytes, position: int, key: bytes) -> bool:
+        """Returns whether the hash of a record with headers is right, which does not cover their size."""
+        record = bytes(data[position : position + self.size])
+        rest = 22 + self.subject_size
+        text = record[4:20] + record[22:rest] + record[rest + HEADER_LENGTH_SIZE : -HASH_SIZE]
+        return kernels.hash64(text, key) == int.from_bytes(record[-HASH_SIZE:], "little")
+
+
 @dataclass(slots=True)
 class PlacedRecords:
     """The records of a block in the order of their places, whether their hash is right or not."""
@@ -143,6 +152,15 @@ class PlacedRecords:
         self.sequence.append(sequence)
         self.flags.append(flags)
         self.rows += len(sequence)
+
+    def begins_with(self, first: int) -> bool:
+        """Returns whether a message of the block lies before every other record, tombstones and older ones apart."""
+        for numbers, flags in zip(self.sequence, self.flags, strict=True):
+            own = np.flatnonzero((flags & _TOMBSTONE_FLAG == 0) & (numbers >= first))
+            if len(own):
+                row = own[0]
+                return int(numbers[row]) == first and not flags[row]
+        return True
 
 
 def place_records(data: Buffer | bytes, key: bytes) -> PlacedRecords:
@@ -164,7 +182,7 @@ def place_records(data: Buffer | bytes, key: bytes) -> PlacedRecords:
             )
             break
         placed.wrong.append(placed.rows)
-        if odd.headers and flaw is RecordFlaw.BAD_LENGTH:
+        if odd.headers and flaw is RecordFlaw.BAD_LENGTH and odd.is_right(data, position, key):
             placed.beyond.append(placed.rows)
         placed.add(
             np.array([odd.sequence & MAX_SEQUENCE], np.uint64),
@@ -221,10 +239,11 @@ class ServerBlock:
         self.messages, self.bytes = int(np.count_nonzero(counted)), int(lengths[counted].sum())
         live = Ranges.from_sequences(np.unique(numbers[message])) if bool(message.any()) else Ranges()
         if len(numbers):
-            place = int(numbers.argmax())
+            place = len(numbers) - 1 if counts_twice else int(numbers.argmax())
             self.last, self.last_time = int(numbers[place]), int(times[place])
         else:
             self.last = self.last_time = 0
+        live = live & Ranges.of([(0, self.last)])
         if live:
             self.first = live.first
             self.first_time = int(times[message][numbers[message].argmin()])

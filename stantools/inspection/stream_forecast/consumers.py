@@ -68,6 +68,7 @@ class _ConsumerStart:
         self.store = store
         self.reader = reader
         self.error = ""
+        self.first, self.last = store.state.first, store.state.last  # before blocks are read for the counts
 
     def load(self, name: str) -> ConsumerOutcome | None:
         """Loads a consumer; None if the server does not."""
@@ -195,7 +196,7 @@ class _ConsumerStart:
         self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int], shown: str
     ) -> None:
         """Returns a consumer beyond the end of the stream to the end, or to its floor."""
-        store, last = self.store, self.store.state.last
+        store, last = self.store, self.last
         if not store.rules.resets_consumers or outcome.delivered[1] <= last:
             return
         store.warn(
@@ -214,7 +215,7 @@ class _ConsumerStart:
         self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
     ) -> None:
         """Drops the pending messages before the first one of the stream, and moves the floor after them."""
-        gone = [each for each in pending if each < self.store.state.first]
+        gone = [each for each in pending if each < self.first]
         if not gone:
             return
         floor = outcome.ack_floor
@@ -232,10 +233,10 @@ class _ConsumerStart:
         if not last_only and not filters:
             if not after:
                 return store.state.messages
-            return (store.live() & wanted).count()
+            return sum((self.reader.countable(each) & wanted).count() for each in store.blocks)
         count, seen = 0, set[int]()
         for block in reversed(store.blocks):
-            live = block.live & wanted
+            live = self.reader.countable(block) & wanted
             if not live:
                 continue
             records = store.records(block)

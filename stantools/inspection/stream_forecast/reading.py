@@ -40,6 +40,7 @@ class BlockReader:
 
     def __init__(self, store: StreamStore) -> None:
         self.store = store
+        self.panics = False  #: the lookup of a message ends the process
         self._found: dict[int, tuple[Ranges, Ranges | None]] = {}
 
     def found(self, block: ServerBlock) -> tuple[Ranges, Ranges | None]:
@@ -53,6 +54,10 @@ class BlockReader:
         if block.messages and block.number not in self._found:
             found, delivered = self._read(block)
             self._found[block.number] = (found if delivered is None else delivered, delivered)
+
+    def countable(self, block: ServerBlock) -> Ranges:
+        """Returns the messages of a block that a consumer counts."""
+        return self._found[block.number][0] if block.number in self._found else block.live
 
     def _read(self, block: ServerBlock) -> tuple[Ranges, Ranges | None]:
         store, live = self.store, block.live
@@ -81,18 +86,19 @@ class BlockReader:
                 return Ranges(), None
             store.forget(block)
             return Ranges(), Ranges()
-        if placed.corrupt_at is not None:
-            store.warn(
-                f"Filestore [{store.stream.name}] indexCacheBuf corrupt record state in {store.path(block)}: "
-                f"{placed.corrupt_text}"
-            )
+        odd_start = store.rules.wants_first and placed.rows > 0 and not placed.begins_with(block.first)
+        if placed.corrupt_at is not None or odd_start:
+            if not odd_start:
+                store.warn(
+                    f"Filestore [{store.stream.name}] indexCacheBuf corrupt record state in {store.path(block)}: "
+                    f"{placed.corrupt_text}"
+                )
             store.rebuild_late(block)
             kept = block.live
             first = Ranges() if store.rules.repeats_lookup else Ranges.of([(live.first, live.first)])
             return kept - first, kept
         found = self._places(block, placed) & live
-        if placed.beyond and store.rules.panics_on_header_length:
-            raise ServerPanic("runtime error: slice bounds out of range")
+        self.panics = self.panics or (bool(placed.beyond) and store.rules.panics_on_header_length)
         return found, found
 
     def _places(self, block: ServerBlock, placed: PlacedRecords) -> Ranges:
@@ -105,6 +111,11 @@ class BlockReader:
         numbers, right, flags = numbers[own], right[own], flags[own]
         if not len(numbers):
             return Ranges()
+        if self.store.rules.keeps_places:
+            # the sequences that are left out count as deleted from now on
+            kept = np.maximum.accumulate(numbers) == numbers
+            left_out = Ranges.of([(block.first, block.last)]) - Ranges.from_sequences(np.unique(numbers[kept]))
+            block.deleted = block.deleted | left_out
         steps = np.diff(numbers.astype(np.int64), prepend=np.int64(block.first) - 1)
         if bool((steps > _MAX_SPAN).any()):
             raise ServerHangs
@@ -134,6 +145,8 @@ def read_stream(store: StreamStore, reader: BlockReader) -> StreamReading:
     reading = StreamReading()
     blocks = [each for each in store.blocks if each.messages]
     results = [reader.found(block) for block in blocks]
+    if reader.panics:
+        raise ServerPanic("runtime error: slice bounds out of range")
     reading.readable = Ranges.union(found for found, _ in results)
     delivered = []
     for _, found in results:

@@ -101,7 +101,7 @@ class StreamStore:
             self._rebuild()
             if prior.last > self.state.last:
                 self.state.last, self.state.last_time = prior.last, prior.last_time
-                if not self.state.messages:
+                if not self.state.messages and not self.rules.forgets_first:
                     self.state.first = prior.last + 1
                 self._new_block(prior.last, prior.last_time)
         self._remove_old_indexes()
@@ -291,7 +291,11 @@ class StreamStore:
             self._new_block()
         if self.lost:
             for block in [each for each in self.blocks if not each.messages and not each.size]:
-                self._drop(block)
+                if block is not self.blocks[-1]:
+                    self._drop(block)
+                elif self.rules.replaces_empty:
+                    self._drop(block)
+                    self._new_block(tombstone=True)
 
     def _rebuild_block(self, block: ServerBlock) -> bool:
         """Rebuilds the state of a block; False if the block is removed."""
@@ -347,15 +351,16 @@ class StreamStore:
         self.blocks.append(block)
 
     def _drop(self, block: ServerBlock) -> None:
+        self.kept[block.number] = Ranges()
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
         if block in self.blocks:
             self.blocks.remove(block)
 
-    def _new_block(self, sequence: int = 0, time: int = 0) -> None:
+    def _new_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
         """Begins a block; with a tombstone if a sequence has to be remembered."""
         self.last_number += 1
-        block = ServerBlock(self.last_number, _TOMBSTONE_SIZE if sequence else 0)
+        block = ServerBlock(self.last_number, _TOMBSTONE_SIZE if sequence or tombstone else 0)
         if sequence:
             block.first, block.last, block.last_time = sequence + 1, sequence, time
         self.blocks.append(block)
