@@ -22,6 +22,7 @@ from stantools.streamfiles.layout import (
     HEADER_LENGTH_SIZE,
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
+    TOMBSTONE,
 
 
     RecordColumns,
@@ -122,9 +123,10 @@ class _RawRecord:
             int.from_bytes(head[20:22], "little"),
         )
 
-    def is_whole(self, left: int) -> bool:
+    def is_whole(self, left: int, *, with_headers: bool) -> bool:
         """Returns whether its sizes are possible, for a server that builds a table of places."""
-        return EMPTY_RECORD_SIZE + self.subject_size <= self.size <= min(left, MAX_RECORD_SIZE)
+        least = EMPTY_RECORD_SIZE + self.subject_size + (HEADER_LENGTH_SIZE if with_headers and self.headers else 0)
+        return least <= self.size <= min(left, MAX_RECORD_SIZE)
 
 
     def is_right(self, data: Buffer | bytes, position: int, key: bytes) -> bool:
@@ -153,18 +155,27 @@ class PlacedRecords:
         self.flags.append(flags)
         self.rows += len(sequence)
 
-    def begins_with(self, first: int) -> bool:
-        """Returns whether a message of the block lies before every other record, tombstones and older ones apart."""
+    def contradicts(self, block: ServerBlock) -> bool:
+        """Returns whether the records are others than the state of a block allows."""
+        begun = False
         for numbers, flags in zip(self.sequence, self.flags, strict=True):
-            own = np.flatnonzero((flags & _TOMBSTONE_FLAG == 0) & (numbers >= first))
-            if len(own):
-                row = own[0]
-                return int(numbers[row]) == first and not flags[row]
-        return True
+            own = np.flatnonzero((flags & _TOMBSTONE_FLAG == 0) & (numbers >= block.first))
+            if not len(own):
+                continue
+            numbers, erased = numbers[own], flags[own] > _TOMBSTONE_FLAG
+            if not begun and (int(numbers[0]) != block.first or erased[0]):
+                return True
+            begun = True
+            if int(numbers.max()) > block.last or not bool(block.deleted.select(numbers[erased]).all()):
+                return True
+        return False
 
 
-def place_records(data: Buffer | bytes, key: bytes) -> PlacedRecords:
-    """Reads a block as a server does that knows its state from an index: hashes are checked at a lookup."""
+def place_records(data: Buffer | bytes, key: bytes, *, with_headers: bool) -> PlacedRecords:
+    """Reads a block as a server does that knows its state from an index: hashes are checked at a lookup.
+
+    `with_headers`: the size of a record has to leave room for that of its headers.
+    """
     placed, position = PlacedRecords(), 0
     while position < len(data):
         batch = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
@@ -175,14 +186,14 @@ def place_records(data: Buffer | bytes, key: bytes) -> PlacedRecords:
         if flaw is RecordFlaw.FULL:
             continue
         odd = _RawRecord.at(data, position)
-        if not odd.is_whole(len(data) - position):
+        if not odd.is_whole(len(data) - position, with_headers=with_headers):
             placed.corrupt_at = position
             placed.corrupt_text = (
                 f"dlen {odd.size - 22} slen {odd.subject_size} index {position} rl {odd.size} lbuf {len(data)}"
             )
             break
         placed.wrong.append(placed.rows)
-        if odd.headers and flaw is RecordFlaw.BAD_LENGTH and odd.is_right(data, position, key):
+        if odd.headers and flaw is RecordFlaw.BAD_LENGTH and not odd.sequence & TOMBSTONE and odd.is_right(data, position, key):
             placed.beyond.append(placed.rows)
         placed.add(
             np.array([odd.sequence & MAX_SEQUENCE], np.uint64),
@@ -205,6 +216,7 @@ class ServerBlock:
     bytes: int = 0  #: of its messages' records
     deleted: Ranges = field(default_factory=Ranges)  #: sequences without message between them
     messages: int = 0
+    remembered: Ranges = field(default_factory=Ranges)  #: deleted sequences from before a late rebuild
     spoiled: bool = False  #: it is compressed, and was cut as if it were not
     unproven: bool = False  #: its state is that of an index; its records have not been read
 

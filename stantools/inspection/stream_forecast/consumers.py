@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,7 +68,8 @@ class _ConsumerStart:
         self.store = store
         self.reader = reader
         self.error = ""
-        self.first, self.last = store.state.first, store.state.last  # before blocks are read for the counts
+        # before blocks are read for the counts
+        self.first, self.last, self.messages = store.state.first, store.state.last, store.state.messages
 
     def load(self, name: str) -> ConsumerOutcome | None:
         """Loads a consumer; None if the server does not."""
@@ -85,7 +86,7 @@ class _ConsumerStart:
             state = stored_state(asset.unseal(data) if asset and data else data)
         except (ArchiveError, ValueError) as problem:
             text = str(problem) if isinstance(problem, ValueError) else "corrupt state file"
-            if not rules.believes_consumers or text != "corrupt state file":
+            if not rules.believes_consumers:
                 store.warn(
                     f"    Error adding consumer '{shown}': error creating store for consumer: {text} (10104)"
                 )
@@ -115,29 +116,26 @@ class _ConsumerStart:
                 store.changes.write(place / "o.dat", size)
         outcome.num_ack_pending = len(pending)
         outcome.num_redelivered = len(redelivered)
-        self._touch(config, outcome.delivered[1])
         outcome.num_pending = self._num_pending(config, outcome.delivered[1])
         if rules.limits_move_floors and store.limited and not pending and outcome.delivered[0]:
             if outcome.delivered[1] < store.state.first - 1:
                 outcome.ack_floor = (outcome.ack_floor[0], store.state.first - 1)
         return outcome
 
-    def _touch(self, config: Mapping[str, Any], after: int) -> None:
-        """Reads the blocks that the count of a consumer's messages needs."""
+    def _touch(self, config: Mapping[str, Any], after: int) -> bool:
+        """Reads the blocks that the count of a consumer's messages needs; False if a lookup there fails at first."""
         store, state = self.store, self.store.state
         everything = not _filters(config)
         if everything and state.last - state.first + 1 == state.messages:
-            return
+            return True
         blocks = store.blocks
         at = next((row for row, each in enumerate(blocks) if each.last >= after + 1), None)
         if at is None:
-            return
+            return True
         if everything:
-            if after + 1 > blocks[at].first:
-                self.reader.touch(blocks[at])
-            return
-        for block in list(blocks[at:] if at >= len(blocks) // 2 else blocks[: at + 1]):
-            self.reader.touch(block)
+            return after + 1 <= blocks[at].first or self.reader.touch(blocks[at]) or at < len(blocks) // 2
+        chosen = list(blocks[at:] if at >= len(blocks) // 2 else blocks[: at + 1])
+        return all([self.reader.touch(block) for block in chosen]) or at < len(blocks) // 2
 
     def _config(self, name: str) -> Mapping[str, Any] | None:
         store = self.store
@@ -205,11 +203,14 @@ class _ConsumerStart:
         floor = outcome.ack_floor
         if floor[1] > last:
             floor = (outcome.delivered[0], last)
-        if floor == (0, 0):
+        kept = {sequence: each for sequence, each in pending.items() if sequence <= last}
+        delivered = (max([floor[0], *(each for each, _ in kept.values())]), max([floor[1], *kept]))
+        if delivered == (0, 0):
             return
-        outcome.delivered = outcome.ack_floor = floor
-        pending.clear()
-        redelivered.clear()
+        outcome.delivered, outcome.ack_floor = delivered, floor
+        for sequence in [*(each for each in pending if each > last), *(each for each in redelivered if each > last)]:
+            pending.pop(sequence, None)
+            redelivered.pop(sequence, None)
 
     def _purge(
         self, outcome: ConsumerOutcome, pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
@@ -225,33 +226,34 @@ class _ConsumerStart:
         outcome.ack_floor = floor if pending else outcome.delivered
 
     def _num_pending(self, config: Mapping[str, Any], after: int) -> int:
-        """Counts the messages after a sequence that match the filter."""
-        store = self.store
-        filters = _filters(config)
-        wanted = Ranges.of([(after + 1, 2**64 - 1)])
+        """Counts the messages after a sequence that match the filter.
+
+        From a block in the first half of the stream on, the server counts by its table of subjects, and does not see
+        damage; from a later one on it looks the messages up.
+        """
+        store, filters = self.store, _filters(config)
         last_only = config.get("deliver_policy") == "last_per_subject"
-        if not last_only and not filters:
-            if not after:
-                return store.state.messages
-            return sum((self.reader.countable(each) & wanted).count() for each in store.blocks)
+        if not after and not filters and not last_only:
+            self._touch(config, after)
+            return self.messages if store.trusted else store.state.messages
+        early = any(each.last > after for each in store.blocks[: len(store.blocks) // 2])
+        known = [each.live for each in store.blocks]
+        found = self._touch(config, after)
+        if not early:
+            if not found:
+                return 0
+            known = [self.reader.countable(each) for each in store.blocks]
+        wanted = Ranges.of([(after + 1, 2**64 - 1)])
+        if not filters and not last_only:
+            return sum((each & wanted).count() for each in known)
         count, seen = 0, set[int]()
-        for block in reversed(store.blocks):
-            live = self.reader.countable(block) & wanted
-            if not live:
+        for block, live in zip(reversed(store.blocks), reversed(known), strict=True):
+            if not live & wanted:
                 continue
             records = store.records(block)
-            rows = (records.flags == 0) & live.select(records.sequence)
-            hashes = records.subject[rows]
-            fitting = np.array(
-                [
-                    each
-                    for each, text in records.subjects.items()
-                    if not filters
-                    or any(subject_matches(pattern, text.decode("utf-8", "surrogateescape")) for pattern in filters)
-                ],
-                np.uint64,
-            )
-            chosen = hashes[np.isin(hashes, fitting)]
+            rows = (records.flags == 0) & (live & wanted).select(records.sequence)
+            fitting = np.array([each for each, text in records.subjects.items() if _fits(filters, text)], np.uint64)
+            chosen = records.subject[rows][np.isin(records.subject[rows], fitting)]
             if last_only:
                 new = set(chosen.tolist()) - seen
                 count += len(new)
@@ -259,6 +261,11 @@ class _ConsumerStart:
             else:
                 count += len(chosen)
         return count
+
+
+def _fits(filters: Sequence[str], subject: bytes) -> bool:
+    text = subject.decode("utf-8", "surrogateescape")
+    return not filters or any(subject_matches(pattern, text) for pattern in filters)
 
 
 def _filters(config: Mapping[str, Any]) -> list[str]:

@@ -205,7 +205,7 @@ class _StreamStart:
             return outcome
         state = store.state
         outcome.state = StoreState(state.messages, state.bytes, state.first, state.last, state.last_time)
-        outcome.num_deleted = max(state.last - state.first + 1 - state.messages, 0)
+        outcome.num_deleted = store.deleted_count()
         at_start = dict(self.forecast.changes.files)
         try:
             reading = read_stream(store, reader)

@@ -49,11 +49,13 @@ class BlockReader:
             self._found[block.number] = self._read(block)
         return self._found[block.number]
 
-    def touch(self, block: ServerBlock) -> None:
-        """Reads a block for another reason than a lookup."""
-        if block.messages and block.number not in self._found:
-            found, delivered = self._read(block)
-            self._found[block.number] = (found if delivered is None else delivered, delivered)
+    def touch(self, block: ServerBlock) -> bool:
+        """Reads a block for another reason than a lookup; False if that fails at first."""
+        if not block.messages or block.number in self._found:
+            return True
+        found, delivered = self._read(block)
+        self._found[block.number] = (found if delivered is None else delivered, delivered)
+        return found == delivered
 
     def countable(self, block: ServerBlock) -> Ranges:
         """Returns the messages of a block that a consumer counts."""
@@ -69,7 +71,7 @@ class BlockReader:
             return live, live
         try:
             with store.content(block) as data:
-                placed = place_records(data, store.key_of(block))
+                placed = place_records(data, store.key_of(block), with_headers=store.rules.checks_places)
                 size = len(data)
         except NotPermittedError:
             raise
@@ -86,9 +88,9 @@ class BlockReader:
                 return Ranges(), None
             store.forget(block)
             return Ranges(), Ranges()
-        odd_start = store.rules.wants_first and placed.rows > 0 and not placed.begins_with(block.first)
-        if placed.corrupt_at is not None or odd_start:
-            if not odd_start:
+        contradicts = store.rules.checks_places and placed.contradicts(block)
+        if placed.corrupt_at is not None or contradicts:
+            if placed.corrupt_at is not None:
                 store.warn(
                     f"Filestore [{store.stream.name}] indexCacheBuf corrupt record state in {store.path(block)}: "
                     f"{placed.corrupt_text}"

@@ -318,7 +318,7 @@ class StreamStore:
             raise ServerPanic("runtime error: slice bounds out of range [4:0]")
         if records.end < records.size:
             self.lost = True
-            block.spoiled = self.rules.minds_surplus and records.size != block.size
+            block.spoiled = self.rules.checks_places and records.size != block.size
             if block.spoiled and self.rules.deletes_undecoded:
                 raise StoreNotOpened("error reading compression reader: s2: corrupt input", deletes=True)
             self._cut(block, records)
@@ -508,7 +508,7 @@ class StreamStore:
 
     def rebuild_late(self, block: ServerBlock) -> None:
         """Rebuilds a block whose damage a lookup met."""
-        head = block.first
+        head, deleted = block.first, block.deleted
         with self.content(block) as data:
             records = rebuild_records(data, self.key_of(block))
         if records.end < records.size:
@@ -516,6 +516,7 @@ class StreamStore:
         block.first = head
         self._remember(block, records)
         block.apply(records, counts_twice=self.rules.counts_twice)
+        block.remembered = deleted - block.deleted
         self._sum_up()
 
     def forget(self, block: ServerBlock) -> None:
@@ -523,6 +524,17 @@ class StreamStore:
         block.messages = block.bytes = 0
         block.first, block.deleted = block.last + 1, Ranges()
         self._sum_up()
+
+    def deleted_count(self) -> int:
+        """Counts the sequences that the server lists as deleted."""
+        state = self.state
+        count, place = 0, state.first
+        for block in self.blocks:
+            if block.first > place:
+                count += block.first - place
+            count += block.deleted.count() + block.remembered.count()
+            place = max(place, block.last + 1)
+        return count if self.blocks and (state.messages or state.last) else int(state.first == state.last == 0)
 
     def _sum_up(self) -> None:
         first = 0

@@ -42,12 +42,12 @@ class ServerRules:
     batches: bool = False  #: batches that were not committed are removed (7)
     repeats_lookup: bool = False  #: a lookup that rebuilt a block is repeated (16.2)
     keeps_places: bool = False  #: a record whose sequence does not rise gets no place (16.2)
-    wants_first: bool = False  #: a block that does not begin with its first message is rebuilt (16.2)
+    #: A block is rebuilt if its first record, a sequence above its last, or an erased one contradict its state (16.2).
+    checks_places: bool = False
     replaces_empty: bool = True  #: a block that is begun for want of others is replaced by one with a tombstone (16.1)
     forgets_first: bool = True  #: an empty stream that remembers its last sequence has no first one (5)
     forgets_empty: bool = False  #: the messages of an empty block are given up at a lookup (16.2)
     reads_by_size: bool = True  #: bytes after the compressed content of a block do not matter (8)
-    minds_surplus: bool = False  #: a compressed block cannot be read after a rebuild has cut it (16.1)
     panics_on_header_length: bool = False  #: headers longer than their block end the process at a lookup (13)
     deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
     believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
@@ -97,11 +97,10 @@ _2_12: Final = replace(
     index_version=3,
     api_level=3,
     panics_on_headers=False,
-    minds_surplus=True,
     batches=True,
     forgets_empty=True,
     keeps_places=True,
-    wants_first=True,
+    checks_places=True,
     deletes_consumers=True,
 )
 _2_14: Final = replace(
