@@ -155,18 +155,29 @@ class PlacedRecords:
         self.flags.append(flags)
         self.rows += len(sequence)
 
-    def contradicts(self, block: ServerBlock) -> bool:
-        """Returns whether the records are others than the state of a block allows."""
-        begun = False
+    def longest_step(self, block: ServerBlock) -> int:
+        """Returns the greatest distance from one record's sequence to that of the next one."""
+        longest, last = 0, block.first - 1
+        for numbers, flags in zip(self.sequence, self.flags, strict=True):
+            own = numbers[(flags & _TOMBSTONE_FLAG == 0) & (numbers >= block.first)].astype(np.int64)
+            if len(own):
+                longest, last = max(longest, int(np.diff(own, prepend=last).max())), int(own[-1])
+        return longest
+
+    def begins_elsewhere(self, block: ServerBlock) -> bool:
+        """Returns whether another record than the first message of a block comes first."""
         for numbers, flags in zip(self.sequence, self.flags, strict=True):
             own = np.flatnonzero((flags & _TOMBSTONE_FLAG == 0) & (numbers >= block.first))
-            if not len(own):
-                continue
-            numbers, erased = numbers[own], flags[own] > _TOMBSTONE_FLAG
-            if not begun and (int(numbers[0]) != block.first or erased[0]):
-                return True
-            begun = True
-            if int(numbers.max()) > block.last or not bool(block.deleted.select(numbers[erased]).all()):
+            if len(own):
+                return int(numbers[own[0]]) != block.first or bool(flags[own[0]])
+        return False
+
+    def contradicts(self, block: ServerBlock) -> bool:
+        """Returns whether the records are others than the state of a block allows."""
+        for numbers, flags in zip(self.sequence, self.flags, strict=True):
+            own = (flags & _TOMBSTONE_FLAG == 0) & (numbers >= block.first)
+            erased = numbers[own & (flags > _TOMBSTONE_FLAG)]
+            if int(numbers[own].max(initial=0)) > block.last or not bool(block.deleted.select(erased).all()):
                 return True
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -63,13 +64,25 @@ def start_consumers(store: StreamStore, reader: BlockReader) -> tuple[dict[str, 
     return found, ""
 
 
+def recreate_consumers(store: StreamStore, target: Path) -> dict[str, ConsumerOutcome]:
+    """Creates the consumers of a stream anew for one of another name, which is empty."""
+    found: dict[str, ConsumerOutcome] = {}
+    for name in store.consumer_names():
+        place = store.stream.path / "obs" / name
+        config = json.loads(store.stream.read(f"obs/{name}/meta.inf") or b"{}")
+        begin = max(int(config.get("opt_start_seq") or 1) - 1, 0)
+        found[name] = ConsumerOutcome(name, (0, begin), (0, begin), lost_state=True)
+        for file, size in (("meta.inf", (place / "meta.inf").stat().st_size), ("meta.sum", 16), ("o.dat", 8)):
+            store.changes.write(target / "obs" / name / file, size)
+    return found
+
+
 class _ConsumerStart:
     def __init__(self, store: StreamStore, reader: BlockReader) -> None:
         self.store = store
         self.reader = reader
         self.error = ""
-        # before blocks are read for the counts
-        self.first, self.last, self.messages = store.state.first, store.state.last, store.state.messages
+        self.first, self.last, self.messages = store.opened.first, store.opened.last, store.opened.messages
 
     def load(self, name: str) -> ConsumerOutcome | None:
         """Loads a consumer; None if the server does not."""

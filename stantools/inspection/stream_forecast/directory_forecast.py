@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
-from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, start_consumers
+from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import ServerPanic, StoreNotOpened, StoreState, StreamStore
@@ -27,6 +27,9 @@ from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import meta_sum
 from stantools.streamfiles.survey import StreamSurvey
 
+#: bytes of a nonce and a tag around sealed data, and of a file with a sealed key
+_SEAL_SIZE: Final = 40
+_KEY_FILE_SIZE: Final = 72
 _LEVEL: Final = "_nats.req.level"
 
 
@@ -184,6 +187,9 @@ class _StreamStart:
         self.forecast.log.append(("INF", f"  Starting restore for stream '{shown}'"))
         store = StreamStore(stream, self.rules, self.forecast.changes, self.now, config, self._warn, self.progress)
         self.store = store
+        inner = config.get("name", stream.name)
+        if inner != stream.name:
+            return self._open_renamed(outcome, store, str(inner))
         try:
             store.open()
         except StoreNotOpened as problem:
@@ -195,9 +201,13 @@ class _StreamStart:
             ("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>")
         )
         self._drop_batches(config)
+        if stream.server_keys is not None and not stream.encrypted:
+            self._encrypt(store)
         reader = BlockReader(store)
         if count := len(store.consumer_names()):
             self.forecast.log.append(("INF", f"  Recovering {count} consumers for stream - '{shown}'"))
+        if self.rules.reads_last and store.trusted and store.blocks:
+            reader.touch(store.blocks[-1])
         outcome.consumers, error = start_consumers(store, reader)
         outcome.loaded = True
         if error:
@@ -268,6 +278,36 @@ class _StreamStart:
             self._refuse(outcome, f'  Error unmarshalling stream metafile "{meta}": {problem}')
             return None
         return config if self._supported(outcome, config) else None
+
+    def _open_renamed(self, outcome: StreamOutcome, store: StreamStore, name: str) -> StreamOutcome:
+        """A stream of another name than its directory is opened empty; its blocks stay where they are, unread."""
+        target, changes = self.stream.path.with_name(name), self.forecast.changes
+        if target.exists():
+            return self._refuse(outcome, f'  Error recreating stream "{name}": stream name already in use (10058)')
+        changes.write(target / "meta.inf", (self.stream.path / "meta.inf").stat().st_size)
+        changes.write(target / "meta.sum", 16)
+        changes.write(target / "msgs" / "1.blk", 0)
+        outcome.name, outcome.loaded, outcome.num_deleted = name, True, 1
+        outcome.consumers = recreate_consumers(store, target)
+        outcome.delivered = Ranges()
+        self.forecast.log.append(("INF", f"  Restored 0 messages for stream '{self.stream.account} > {name}' in <t>"))
+        return outcome
+
+    def _encrypt(self, store: StreamStore) -> None:
+        """A server with a key rewrites a stream in the clear: every file of it is encrypted."""
+        changes, stream = self.forecast.changes, self.stream
+        folders = [stream.path, *(stream.path / "obs" / name for name in store.consumer_names())]
+        self.forecast.log.append(("INF", f"  Encrypting stream '{stream.account} > {stream.name}'"))
+        for folder in folders:
+            changes.write(folder / "meta.inf", (folder / "meta.inf").stat().st_size + _SEAL_SIZE)
+            changes.write(folder / "meta.sum", 16)
+            changes.write(folder / "meta.key", _KEY_FILE_SIZE)
+            if (folder / "o.dat").is_file():
+                changes.write(folder / "o.dat", (folder / "o.dat").stat().st_size + _SEAL_SIZE)
+        for block in store.blocks:
+            changes.write(store.path(block), block.size)
+            changes.write(store.path(block).with_suffix(".key"), _KEY_FILE_SIZE)
+        changes.remove(store.folder / "index.db")
 
     def _drop_batches(self, config: Mapping[str, Any]) -> None:
         folder = self.stream.path / "batches"

@@ -88,7 +88,10 @@ class BlockReader:
                 return Ranges(), None
             store.forget(block)
             return Ranges(), Ranges()
-        contradicts = store.rules.checks_places and placed.contradicts(block)
+        contradicts = store.rules.checks_places and placed.begins_elsewhere(block)
+        if not contradicts and placed.longest_step(block) > _MAX_SPAN:
+            raise ServerHangs
+        contradicts = contradicts or (store.rules.checks_places and placed.contradicts(block))
         if placed.corrupt_at is not None or contradicts:
             if placed.corrupt_at is not None:
                 store.warn(
@@ -119,8 +122,6 @@ class BlockReader:
             left_out = Ranges.of([(block.first, block.last)]) - Ranges.from_sequences(np.unique(numbers[kept]))
             block.deleted = block.deleted | left_out
         steps = np.diff(numbers.astype(np.int64), prepend=np.int64(block.first) - 1)
-        if bool((steps > _MAX_SPAN).any()):
-            raise ServerHangs
         good = right & (flags == 0)
         if bool((steps > 0).all()):
             return Ranges.from_sequences(numbers[good])

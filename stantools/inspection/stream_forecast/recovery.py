@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,6 +75,7 @@ class StreamStore:
     progress: Progress
     blocks: list[ServerBlock] = field(default_factory=list)
     state: StoreState = field(default_factory=StoreState)
+    opened: StoreState = field(default_factory=StoreState)  #: the state before a block was read for another reason
     trusted: bool = False  #: the state is that of index.db
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
@@ -109,6 +110,7 @@ class StreamStore:
             self._apply_tombstones()
         self._apply_limits()
         self._apply_first_sequence()
+        self.opened = replace(self.state)
 
     def _finish_purge(self) -> None:
         old, new = self.stream.path / PURGED, self.stream.path / PURGING
@@ -181,7 +183,10 @@ class StreamStore:
         self.warn(f"Filestore [{self.stream.name}] Recovering stream state from index errored: {kind} state file")
         if drops:
             self.changes.remove(path)
-        return known or nothing
+        forgotten = self.rules.forgets_outdated and known is not None and len(known.blocks) == 1
+        if known is None or (forgotten and "additional entries" in line):
+            return nothing
+        return known
 
     def _doubt(self, known: KnownStream) -> tuple[str, bool]:
         """Returns the line that tells why the index is not trusted, and whether its file is removed."""
@@ -271,7 +276,7 @@ class StreamStore:
         old = self.stream.index if "index.db" not in _names(self.folder) else None
         for file in self._files():
             block = ServerBlock(file.number, max(file.size, 0))
-            if file.size < 0:
+            if file.size < 0 or not self.changes.exists(file.path):
                 raise StoreNotOpened(
                     f"open {file.path}: no such file or directory", deletes=self.rules.deletes_unopened
                 )
@@ -532,7 +537,7 @@ class StreamStore:
         for block in self.blocks:
             if block.first > place:
                 count += block.first - place
-            count += block.deleted.count() + block.remembered.count()
+            count += block.deleted.count() + (block.remembered.count() if block.deleted else 0)
             place = max(place, block.last + 1)
         return count if self.blocks and (state.messages or state.last) else int(state.first == state.last == 0)
 

@@ -44,7 +44,9 @@ class ServerRules:
     keeps_places: bool = False  #: a record whose sequence does not rise gets no place (16.2)
     #: A block is rebuilt if its first record, a sequence above its last, or an erased one contradict its state (16.2).
     checks_places: bool = False
+    reads_last: bool = False  #: the last block is read at the start (16.2)
     replaces_empty: bool = True  #: a block that is begun for want of others is replaced by one with a tombstone (16.1)
+    forgets_outdated: bool = True  #: an index that does not fit the end of the only block is not remembered (5)
     forgets_first: bool = True  #: an empty stream that remembers its last sequence has no first one (5)
     forgets_empty: bool = False  #: the messages of an empty block are given up at a lookup (16.2)
     reads_by_size: bool = True  #: bytes after the compressed content of a block do not matter (8)
@@ -83,6 +85,7 @@ _2_11: Final = replace(
     counts_twice=False,
     replaces_empty=False,
     forgets_first=False,
+    forgets_outdated=False,
     misses_blocks=True,
     deletes_unopened=True,
     first_seq_purges=False,
@@ -111,6 +114,7 @@ _2_14: Final = replace(
     deletes_undecoded=True,
     completes_purges=True,
     repeats_lookup=True,
+    reads_last=True,
     reads_by_size=False,
     deletes_consumers=False,
     resets_consumers=True,
