@@ -61,7 +61,7 @@ def command(store: Path, server: ServerFlags, read_options: ReadOptions) -> int:
     source = open_source(store, read_options, Capability.FORECAST)
     if source.streams:
         from stantools.cli.progress import ByteProgress
-        from stantools.inspection.stream_forecast.report import doctor_report, forecast_starts
+        from stantools.inspection.stream_forecast.start_report import doctor_report, forecast_starts
 
         with ByteProgress("forecast") as shown:
             found = forecast_starts(source, None, shown.advance)

@@ -100,7 +100,7 @@ def command(stores: tuple[Path, ...], server: ServerFlags, read_options: ReadOpt
 
 def _forecast_streams(sources: Sequence[Source], server: ServerFlags) -> int:
     from stantools.cli.progress import ByteProgress
-    from stantools.inspection.stream_forecast.report import forecast_starts
+    from stantools.inspection.stream_forecast.start_report import forecast_starts
 
     with ByteProgress("forecast") as shown:
         found = forecast_starts(sources[0], server.server_version, shown.advance)

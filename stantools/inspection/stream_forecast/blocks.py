@@ -6,7 +6,6 @@ Facts: jetstream-store.md sections 3, 4, 6 and 16.
 from __future__ import annotations
 
 import enum
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +22,6 @@ from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     TOMBSTONE,
-
-
     RecordColumns,
     RecordFlaw,
 )
@@ -45,7 +42,7 @@ class BlockStop(enum.Enum):
 
 
 @dataclass(slots=True)
-class BlockRecords:
+class RebuiltRecords:
     """The records of a block up to the first one that a rebuild does not accept."""
 
     sequence: NDArray[np.uint64]
@@ -60,15 +57,10 @@ class BlockRecords:
     headers_without_room: bool = False  #: the bad record claims headers and has no room for them
 
 
-def _joined(parts: list[NDArray[np.generic]], kind: type) -> NDArray[np.generic]:
-    return np.concatenate(parts) if parts else np.zeros(0, kind)
-
-
-def rebuild_records(data: Buffer | bytes, key: bytes) -> BlockRecords:
+def rebuild_records(data: Buffer | bytes, key: bytes) -> RebuiltRecords:
     """Reads a block as a rebuild does."""
-    columns: dict[str, list[NDArray[np.generic]]] = {
-        name: [] for name in ("sequence", "flags", "length", "timestamp", "subject")
-    }
+    parts: list[RecordColumns] = []
+    hashes = [np.zeros(0, np.uint64)]
     position, stop, bare = 0, BlockStop.END, False
     subjects: dict[int, bytes] = {}
     flaw = RecordFlaw.FULL
@@ -76,31 +68,28 @@ def rebuild_records(data: Buffer | bytes, key: bytes) -> BlockRecords:
         batch = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
         rows, position, flaw = kernels.scan_records(data, position, key, batch)
         found = batch.take(rows)
-        for name in ("sequence", "flags", "length", "timestamp"):
-            columns[name].append(getattr(found, name).copy())
-        hashes = kernels.subject_hashes(data, found)
-        columns["subject"].append(hashes)
-        for row in np.unique(hashes, return_index=True)[1].tolist():
+        parts.append(found)
+        hashes.append(kernels.subject_hashes(data, found))
+        for row in np.unique(hashes[-1], return_index=True)[1].tolist():
             start = int(found.subject_start[row])
-            subjects.setdefault(int(hashes[row]), bytes(data[start : start + int(found.subject_size[row])]))
-        if flaw is RecordFlaw.NONE:
-            break
-        if flaw is not RecordFlaw.FULL:
+            subjects.setdefault(int(hashes[-1][row]), bytes(data[start : start + int(found.subject_size[row])]))
+        if flaw not in (RecordFlaw.FULL, RecordFlaw.NONE):
             odd = _RawRecord.at(data, position)
             bare = odd.headers and odd.size < EMPTY_RECORD_SIZE + odd.subject_size + HEADER_LENGTH_SIZE
-            bare = bare and odd.size >= EMPTY_RECORD_SIZE + odd.subject_size and odd.size <= len(data) - position
+            bare = bare and EMPTY_RECORD_SIZE + odd.subject_size <= odd.size <= len(data) - position
             stop = BlockStop.BAD_HASH if flaw is RecordFlaw.BAD_HASH else BlockStop.BAD_LENGTH
-    return BlockRecords(
-        *(_joined(columns[name], kind) for name, kind in (  # type: ignore[arg-type]
-            ("sequence", np.uint64), ("flags", np.uint8), ("length", np.uint32), ("timestamp", np.int64),
-            ("subject", np.uint64),
-        )),
+    return RebuiltRecords(
+        np.concatenate([each.sequence for each in parts]),
+        np.concatenate([each.flags for each in parts]),
+        np.concatenate([each.length for each in parts]),
+        np.concatenate([each.timestamp for each in parts]),
+        np.concatenate(hashes),
         end=position,
         size=len(data),
         stop=stop,
         subjects=subjects,
         headers_without_room=bare,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +116,6 @@ class _RawRecord:
         """Returns whether its sizes are possible, for a server that builds a table of places."""
         least = EMPTY_RECORD_SIZE + self.subject_size + (HEADER_LENGTH_SIZE if with_headers and self.headers else 0)
         return least <= self.size <= min(left, MAX_RECORD_SIZE)
-
 
     def is_right(self, data: Buffer | bytes, position: int, key: bytes) -> bool:
         """Returns whether the hash of a record with headers is right, which does not cover their size."""
@@ -204,7 +192,12 @@ def place_records(data: Buffer | bytes, key: bytes, *, with_headers: bool) -> Pl
             )
             break
         placed.wrong.append(placed.rows)
-        if odd.headers and flaw is RecordFlaw.BAD_LENGTH and not odd.sequence & TOMBSTONE and odd.is_right(data, position, key):
+        if (
+            odd.headers
+            and flaw is RecordFlaw.BAD_LENGTH
+            and not odd.sequence & TOMBSTONE
+            and odd.is_right(data, position, key)
+        ):
             placed.beyond.append(placed.rows)
         placed.add(
             np.array([odd.sequence & MAX_SEQUENCE], np.uint64),
@@ -237,11 +230,11 @@ class ServerBlock:
             return Ranges()
         return Ranges.of([(self.first, self.last)]) - self.deleted
 
-    def apply(self, records: BlockRecords, *, counts_twice: bool) -> NDArray[np.uint64]:
+    def apply(self, records: RebuiltRecords, *, counts_twice: bool) -> NDArray[np.uint64]:
         """Takes the state from records; returns the tombstones among them."""
         self.unproven = False
         deletes = records.flags == _TOMBSTONE_FLAG
-        tombstones = records.sequence[deletes]
+        tombstones: NDArray[np.uint64] = records.sequence[deletes]
         own = ~deletes
         numbers, erased = records.sequence[own], records.flags[own] > _TOMBSTONE_FLAG
         lengths, times = records.length[own], records.timestamp[own]
@@ -291,5 +284,3 @@ class ServerBlock:
             self.deleted = Ranges.of([(self.first, self.last)]) - live
         else:
             self.first, self.deleted, self.messages = self.last + 1, Ranges(), 0
-
-

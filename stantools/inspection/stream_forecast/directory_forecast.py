@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
-from stantools.inspection.stream_forecast.consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
-from stantools.inspection.stream_forecast.recovery import ServerPanic, StoreNotOpened, StoreState, StreamStore
+from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic, StoreNotOpened, StoreState
+from stantools.inspection.stream_forecast.started_consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges
@@ -34,7 +34,7 @@ _LEVEL: Final = "_nats.req.level"
 
 
 @dataclass
-class StreamOutcome:
+class StartedStream:
     """A stream after the start."""
 
     account: str
@@ -78,7 +78,7 @@ class DirectoryForecast:
     hangs: bool = False
     exit_code: int | None = None
     log: list[tuple[str, str]] = field(default_factory=list)
-    streams: dict[str, StreamOutcome] = field(default_factory=dict)
+    streams: dict[str, StartedStream] = field(default_factory=dict)
     changes: DirectoryChanges = field(default_factory=lambda: DirectoryChanges(Path()))
     later: dict[str, FileChange] = field(default_factory=dict)  #: changes by the first lookups
 
@@ -117,7 +117,7 @@ def forecast_directory(
                 forecast.changes.remove_directory(folder / name)
     for stream in streams:
         if not _is_seen(stream, root) or (accounts is not None and stream.account not in accounts):
-            outcome = StreamOutcome(stream.account, stream.name, error="no server with this directory looks for it")
+            outcome = StartedStream(stream.account, stream.name, error="no server with this directory looks for it")
             if survey:
                 outcome.loss = StreamLoss(found := survey(stream).intact, unserved=found)
             forecast.streams[f"{stream.account}/{stream.name}"] = outcome
@@ -163,18 +163,18 @@ class _StreamStart:
         self, stream: StoredStream, rules: ServerRules, forecast: DirectoryForecast, now: int, progress: Progress
     ) -> None:
         self.stream, self.rules, self.forecast, self.now, self.progress = stream, rules, forecast, now, progress
-        self.outcome = StreamOutcome(stream.account, stream.name)
-        self.store: StreamStore | None = None
+        self.outcome = StartedStream(stream.account, stream.name)
+        self.store: RecoveredStream | None = None
 
     def _warn(self, text: str) -> None:
         self.forecast.log.append(("WRN", text))
 
-    def _refuse(self, outcome: StreamOutcome, text: str) -> StreamOutcome:
+    def _refuse(self, outcome: StartedStream, text: str) -> StartedStream:
         self._warn(text)
         outcome.error = text.strip()
         return outcome
 
-    def run(self) -> StreamOutcome:
+    def run(self) -> StartedStream:
         stream, outcome = self.stream, self.outcome
         if stream.path.name.startswith("."):
             self.forecast.changes.remove_directory(stream.path)
@@ -185,7 +185,7 @@ class _StreamStart:
             return outcome
         shown = f"{stream.account} > {stream.name}"
         self.forecast.log.append(("INF", f"  Starting restore for stream '{shown}'"))
-        store = StreamStore(stream, self.rules, self.forecast.changes, self.now, config, self._warn, self.progress)
+        store = RecoveredStream(stream, self.rules, self.forecast.changes, self.now, config, self._warn, self.progress)
         self.store = store
         inner = config.get("name", stream.name)
         if inner != stream.name:
@@ -197,9 +197,7 @@ class _StreamStart:
                 self.forecast.changes.remove_directory(stream.path)
                 outcome.directory_deleted = True
             return self._refuse(outcome, f'  Error recreating stream "{stream.name}": {problem.text} (10077)')
-        self.forecast.log.append(
-            ("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>")
-        )
+        self.forecast.log.append(("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>"))
         self._drop_batches(config)
         if stream.server_keys is not None and not stream.encrypted:
             self._encrypt(store)
@@ -235,7 +233,7 @@ class _StreamStart:
             outcome.delivered = reading.delivered
         return outcome
 
-    def _config(self, outcome: StreamOutcome) -> Mapping[str, Any] | None:
+    def _config(self, outcome: StartedStream) -> Mapping[str, Any] | None:
         """Returns the configuration; None, and a line, if the server does not load the stream."""
         stream = self.stream
         meta, checksum = stream.path / "meta.inf", stream.path / "meta.sum"
@@ -255,9 +253,7 @@ class _StreamStart:
         proper = meta_sum(data, highwayhash.stream_key(stream.path.name))
         if stored != proper:
             text = stored.decode("utf-8", "replace")
-            self._refuse(
-                outcome, f'  Stream metafile "{meta}": checksums do not match "{text}" vs "{proper.decode()}"'
-            )
+            self._refuse(outcome, f'  Stream metafile "{meta}": checksums do not match "{text}" vs "{proper.decode()}"')
             return None
         if stream.encrypted:
             if stream.server_keys is None:
@@ -279,7 +275,7 @@ class _StreamStart:
             return None
         return config if self._supported(outcome, config) else None
 
-    def _open_renamed(self, outcome: StreamOutcome, store: StreamStore, name: str) -> StreamOutcome:
+    def _open_renamed(self, outcome: StartedStream, store: RecoveredStream, name: str) -> StartedStream:
         """A stream of another name than its directory is opened empty; its blocks stay where they are, unread."""
         target, changes = self.stream.path.with_name(name), self.forecast.changes
         if target.exists():
@@ -293,7 +289,7 @@ class _StreamStart:
         self.forecast.log.append(("INF", f"  Restored 0 messages for stream '{self.stream.account} > {name}' in <t>"))
         return outcome
 
-    def _encrypt(self, store: StreamStore) -> None:
+    def _encrypt(self, store: RecoveredStream) -> None:
         """A server with a key rewrites a stream in the clear: every file of it is encrypted."""
         changes, stream = self.forecast.changes, self.stream
         folders = [stream.path, *(stream.path / "obs" / name for name in store.consumer_names())]
@@ -314,7 +310,7 @@ class _StreamStart:
         if self.rules.batches and folder.is_dir() and (config.get("num_replicas") or 1) == 1:
             self.forecast.changes.remove_directory(folder)
 
-    def _supported(self, outcome: StreamOutcome, config: Mapping[str, Any]) -> bool:
+    def _supported(self, outcome: StartedStream, config: Mapping[str, Any]) -> bool:
         shown = f"{self.stream.account} > {self.stream.name}"
         if unknown := self.rules.unknown_member(config):
             outcome.loaded = True

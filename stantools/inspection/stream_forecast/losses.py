@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from stantools.inspection.stream_forecast.consumers import ConsumerOutcome
-from stantools.inspection.stream_forecast.recovery import StreamStore
+from stantools.inspection.stream_forecast.recovery import RecoveredStream
+from stantools.inspection.stream_forecast.started_consumers import ConsumerOutcome
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.layout import MESSAGES
 from stantools.streamfiles.survey import StreamSurvey
@@ -35,7 +35,7 @@ class StreamLoss:
 
 def stream_loss(
     survey: StreamSurvey,
-    store: StreamStore | None,
+    store: RecoveredStream | None,
     readable: Ranges,
     consumers: Mapping[str, ConsumerOutcome],
     *,
@@ -65,7 +65,7 @@ def stream_loss(
     return loss
 
 
-def _remaining(survey: StreamSurvey, store: StreamStore) -> Ranges:
+def _remaining(survey: StreamSurvey, store: RecoveredStream) -> Ranges:
     """Returns the messages that files still hold after the start."""
     found: list[Ranges] = []
     for block in (*survey.blocks, *survey.others):

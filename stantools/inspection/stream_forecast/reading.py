@@ -13,12 +13,12 @@ import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.blocks import PlacedRecords, ServerBlock, place_records
-from stantools.inspection.stream_forecast.recovery import ServerPanic, StreamStore
+from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.layout import ArchiveError
 
 #: sequences in a row that a server enters one by one into a table, for a wrong sequence; more end its memory
-_MAX_SPAN: Final = 1 << 24
+MAX_SPAN: Final = 1 << 24
 _TOMBSTONE_FLAG: Final = 1
 
 
@@ -38,7 +38,7 @@ class StreamReading:
 class BlockReader:
     """Reads the blocks of a store at their first use, as lookups do."""
 
-    def __init__(self, store: StreamStore) -> None:
+    def __init__(self, store: RecoveredStream) -> None:
         self.store = store
         self.panics = False  #: the lookup of a message ends the process
         self._found: dict[int, tuple[Ranges, Ranges | None]] = {}
@@ -89,7 +89,7 @@ class BlockReader:
             store.forget(block)
             return Ranges(), Ranges()
         contradicts = store.rules.checks_places and placed.begins_elsewhere(block)
-        if not contradicts and placed.longest_step(block) > _MAX_SPAN:
+        if not contradicts and placed.longest_step(block) > MAX_SPAN:
             raise ServerHangs
         contradicts = contradicts or (store.rules.checks_places and placed.contradicts(block))
         if placed.corrupt_at is not None or contradicts:
@@ -143,7 +143,7 @@ class BlockReader:
         return Ranges.of((each, each) for each in found)
 
 
-def read_stream(store: StreamStore, reader: BlockReader) -> StreamReading:
+def read_stream(store: RecoveredStream, reader: BlockReader) -> StreamReading:
     """Looks up every message, then delivers from the first one on."""
     reading = StreamReading()
     blocks = [each for each in store.blocks if each.messages]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.inspection.stream_forecast.blocks import BlockRecords, ServerBlock, rebuild_records
+from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBlock, rebuild_records
 from stantools.inspection.stream_forecast.changes import DirectoryChanges
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
@@ -63,7 +63,7 @@ class StoreState:
 
 
 @dataclass
-class StreamStore:
+class RecoveredStream:
     """A stream's store in a server's memory, from its start on."""
 
     stream: StoredStream
@@ -77,12 +77,13 @@ class StreamStore:
     state: StoreState = field(default_factory=StoreState)
     opened: StoreState = field(default_factory=StoreState)  #: the state before a block was read for another reason
     trusted: bool = False  #: the state is that of index.db
+    outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
     kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
-    _records: OrderedDict[int, BlockRecords] = field(default_factory=OrderedDict)
+    _records: OrderedDict[int, RebuiltRecords] = field(default_factory=OrderedDict)
     _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
 
     @property
@@ -100,7 +101,8 @@ class StreamStore:
         prior = self._load_index()
         if prior is not None:
             self._rebuild()
-            if prior.last > self.state.last:
+            forgotten = self.outdated and self.rules.forgets_outdated and not self.lost
+            if prior.last > self.state.last and not forgotten:
                 self.state.last, self.state.last_time = prior.last, prior.last_time
                 if not self.state.messages and not self.rules.forgets_first:
                     self.state.first = prior.last + 1
@@ -165,9 +167,7 @@ class StreamStore:
                 if body[0] != 11 or not 1 <= body[1] <= self.rules.index_version:
                     line = "Stream state magic and version mismatch"
                 else:
-                    known = read_index(
-                        data, highwayhash.stream_key(self.stream.name), asset.unseal if asset else None
-                    )
+                    known = read_index(data, highwayhash.stream_key(self.stream.name), asset.unseal if asset else None)
             except ArchiveError as problem:
                 line = f"Stream state error reading encryption key: {problem.message}" if asset else ""
                 drops = not asset
@@ -183,10 +183,8 @@ class StreamStore:
         self.warn(f"Filestore [{self.stream.name}] Recovering stream state from index errored: {kind} state file")
         if drops:
             self.changes.remove(path)
-        forgotten = self.rules.forgets_outdated and known is not None and len(known.blocks) == 1
-        if known is None or (forgotten and "additional entries" in line):
-            return nothing
-        return known
+        self.outdated = "additional entries" in line
+        return known or nothing
 
     def _doubt(self, known: KnownStream) -> tuple[str, bool]:
         """Returns the line that tells why the index is not trusted, and whether its file is removed."""
@@ -249,7 +247,7 @@ class StreamStore:
     def key_of(self, block: ServerBlock) -> bytes:
         return highwayhash.block_key(self.stream.name, block.number)
 
-    def records(self, block: ServerBlock) -> BlockRecords:
+    def records(self, block: ServerBlock) -> RebuiltRecords:
         """Returns the records of a block; none if it cannot be read."""
         if block.number not in self._records:
             try:
@@ -262,7 +260,7 @@ class StreamStore:
         self._records.move_to_end(block.number)
         return self._records[block.number]
 
-    def _remember(self, block: ServerBlock, records: BlockRecords) -> BlockRecords:
+    def _remember(self, block: ServerBlock, records: RebuiltRecords) -> RebuiltRecords:
         """Keeps the records of the blocks that were used last."""
         self._records[block.number] = records
         while len(self._records) > 1 and sum(len(each.sequence) for each in self._records.values()) > _MAX_KEPT:
@@ -276,7 +274,8 @@ class StreamStore:
         old = self.stream.index if "index.db" not in _names(self.folder) else None
         for file in self._files():
             block = ServerBlock(file.number, max(file.size, 0))
-            if file.size < 0 or not self.changes.exists(file.path):
+            change = self.changes.files.get(self.changes.name(file.path))
+            if file.size < 0 or (change and change.after is None and not self.moved):
                 raise StoreNotOpened(
                     f"open {file.path}: no such file or directory", deletes=self.rules.deletes_unopened
                 )
@@ -336,7 +335,7 @@ class StreamStore:
             return False
         return True
 
-    def _cut(self, block: ServerBlock, records: BlockRecords) -> None:
+    def _cut(self, block: ServerBlock, records: RebuiltRecords) -> None:
         """Truncates the file of a block after its good records; the size counts plain bytes."""
         if not block.spoiled:
             self.kept[block.number] = Ranges.from_sequences(records.sequence[records.flags == 0])

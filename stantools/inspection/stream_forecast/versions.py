@@ -46,7 +46,7 @@ class ServerRules:
     checks_places: bool = False
     reads_last: bool = False  #: the last block is read at the start (16.2)
     replaces_empty: bool = True  #: a block that is begun for want of others is replaced by one with a tombstone (16.1)
-    forgets_outdated: bool = True  #: an index that does not fit the end of the only block is not remembered (5)
+    forgets_outdated: bool = True  #: an index is not remembered if the last block ends otherwise at a whole record (5)
     forgets_first: bool = True  #: an empty stream that remembers its last sequence has no first one (5)
     forgets_empty: bool = False  #: the messages of an empty block are given up at a lookup (16.2)
     reads_by_size: bool = True  #: bytes after the compressed content of a block do not matter (8)

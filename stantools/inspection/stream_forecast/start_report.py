@@ -10,8 +10,8 @@ from typing import Any, Final
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, escape
 from stantools.inspection.advice import Health
-from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns, command_line
-from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StreamOutcome, forecast_directory
+from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
+from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
 from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
 from stantools.notation import counted, describe_ranges
@@ -70,9 +70,7 @@ class StartForecasts:
         lines = [start_sentence(first)]
         for each in others:
             same = _effects(each) == _effects(first)
-            lines.append(
-                f"A start of nats-server {each.version} does the same." if same else start_sentence(each)
-            )
+            lines.append(f"A start of nats-server {each.version} does the same." if same else start_sentence(each))
         report.lead = [
             (line, "good" if is_harmless(each) else "bad") for line, each in zip(lines, self.forecasts, strict=True)
         ]
@@ -138,6 +136,7 @@ def doctor_report(found: StartForecasts) -> Report:
     """Returns the verdict on a directory: its state, what a start destroys, and the one safe step."""
     report = found.report()
     streams = [each for forecast in found.forecasts[:1] for each in forecast.streams.values()]
+    role: Role
     if found.destroys:
         state, role = Health.IN_DANGER, "bad"
     elif found.gone or not found.forecasts[0].starts:
@@ -237,7 +236,7 @@ def _name_ranges(sets: Mapping[str, Ranges]) -> str:
     return "; ".join(named[:_NAMED]) + more
 
 
-def _row(name: str, outcome: StreamOutcome) -> tuple[Any, ...]:
+def _row(name: str, outcome: StartedStream) -> tuple[Any, ...]:
     state = outcome.state
     problem = outcome.error or ("its directory is deleted" if outcome.directory_deleted else None)
     if not outcome.loaded or outcome.error:
@@ -265,5 +264,3 @@ def _change(name: str, before: int | None, after: int | None) -> str:
     if after < before and name.endswith(".blk"):
         return f"cut from {before} to {after} bytes"
     return f"rewritten, {counted(before, 'byte')} before and {after} after"
-
-

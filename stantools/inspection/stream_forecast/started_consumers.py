@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.inspection.stream_forecast.reading import BlockReader
-from stantools.inspection.stream_forecast.recovery import StreamStore
+from stantools.inspection.stream_forecast.reading import MAX_SPAN, BlockReader, ServerHangs
+from stantools.inspection.stream_forecast.recovery import RecoveredStream
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.layout import ArchiveError
@@ -48,9 +48,9 @@ class ConsumerOutcome:
         }
 
 
-def start_consumers(store: StreamStore, reader: BlockReader) -> tuple[dict[str, ConsumerOutcome], str]:
+def start_consumers(store: RecoveredStream, reader: BlockReader) -> tuple[dict[str, ConsumerOutcome], str]:
     """Returns the consumers of a stream after its start, and the error that the stream then answers with."""
-    start = _ConsumerStart(store, reader)
+    start = _ConsumerRecovery(store, reader)
     found: dict[str, ConsumerOutcome] = {}
     for name in store.consumer_names():
         if name.startswith("."):
@@ -64,7 +64,7 @@ def start_consumers(store: StreamStore, reader: BlockReader) -> tuple[dict[str, 
     return found, ""
 
 
-def recreate_consumers(store: StreamStore, target: Path) -> dict[str, ConsumerOutcome]:
+def recreate_consumers(store: RecoveredStream, target: Path) -> dict[str, ConsumerOutcome]:
     """Creates the consumers of a stream anew for one of another name, which is empty."""
     found: dict[str, ConsumerOutcome] = {}
     for name in store.consumer_names():
@@ -77,8 +77,8 @@ def recreate_consumers(store: StreamStore, target: Path) -> dict[str, ConsumerOu
     return found
 
 
-class _ConsumerStart:
-    def __init__(self, store: StreamStore, reader: BlockReader) -> None:
+class _ConsumerRecovery:
+    def __init__(self, store: RecoveredStream, reader: BlockReader) -> None:
         self.store = store
         self.reader = reader
         self.error = ""
@@ -100,9 +100,7 @@ class _ConsumerStart:
         except (ArchiveError, ValueError) as problem:
             text = str(problem) if isinstance(problem, ValueError) else "corrupt state file"
             if not rules.believes_consumers:
-                store.warn(
-                    f"    Error adding consumer '{shown}': error creating store for consumer: {text} (10104)"
-                )
+                store.warn(f"    Error adding consumer '{shown}': error creating store for consumer: {text} (10104)")
                 if rules.deletes_consumers:
                     store.changes.remove_directory(place)
                 return None
@@ -130,9 +128,9 @@ class _ConsumerStart:
         outcome.num_ack_pending = len(pending)
         outcome.num_redelivered = len(redelivered)
         outcome.num_pending = self._num_pending(config, outcome.delivered[1])
-        if rules.limits_move_floors and store.limited and not pending and outcome.delivered[0]:
-            if outcome.delivered[1] < store.state.first - 1:
-                outcome.ack_floor = (outcome.ack_floor[0], store.state.first - 1)
+        moves = rules.limits_move_floors and store.limited and not pending and outcome.delivered[0] > 0
+        if moves and outcome.delivered[1] < store.state.first - 1:
+            outcome.ack_floor = (outcome.ack_floor[0], store.state.first - 1)
         return outcome
 
     def _touch(self, config: Mapping[str, Any], after: int) -> bool:
@@ -148,7 +146,8 @@ class _ConsumerStart:
         if everything:
             return after + 1 <= blocks[at].first or self.reader.touch(blocks[at]) or at < len(blocks) // 2
         chosen = list(blocks[at:] if at >= len(blocks) // 2 else blocks[: at + 1])
-        return all([self.reader.touch(block) for block in chosen]) or at < len(blocks) // 2
+        readable = [self.reader.touch(block) for block in chosen]
+        return all(readable) or at < len(blocks) // 2
 
     def _config(self, name: str) -> Mapping[str, Any] | None:
         store = self.store
@@ -175,7 +174,9 @@ class _ConsumerStart:
             store.warn(f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": {problem}')
             return None
         if unknown := store.rules.unknown_member(config, consumer=True):
-            store.warn(f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": json: unknown field "{unknown}"')
+            store.warn(
+                f'    Error unmarshalling consumer metafile "{place / "meta.inf"}": json: unknown field "{unknown}"'
+            )
             store.warn(f"  Stopping unsupported stream '{store.stream.account} > {store.stream.name}'")
             self.error = f'stream is offline: stopped - unsupported consumer "{name}"'
             return None
@@ -210,9 +211,8 @@ class _ConsumerStart:
         store, last = self.store, self.last
         if not store.rules.resets_consumers or outcome.delivered[1] <= last:
             return
-        store.warn(
-            f"JetStream consumer '{shown}' delivered sequence {outcome.delivered[1]} past last stream sequence of {last}"
-        )
+        text = f"delivered sequence {outcome.delivered[1]} past last stream sequence of {last}"
+        store.warn(f"JetStream consumer '{shown}' {text}")
         floor = outcome.ack_floor
         if floor[1] > last:
             floor = (outcome.delivered[0], last)
@@ -303,6 +303,8 @@ def stored_state(data: bytes | None) -> ConsumerState | None:
     pending: dict[int, tuple[int, int]] = {}
     redelivered: dict[int, int] = {}
     count = _lenient(numbers.take)
+    if count > MAX_SPAN:
+        raise ServerHangs
     base = _lenient(numbers.signed) if count else 0
     for _ in range(count):
         sequence = floor[1] + numbers.take()
@@ -327,5 +329,3 @@ def _lenient(take: Callable[[], int]) -> int:
         return take()
     except ArchiveError:
         return 0
-
-
