@@ -324,6 +324,10 @@ class _StreamStart:
             text = "duplicates window can not be larger then max age (10052)"
             self._refuse(outcome, f'  Error recreating stream "{self.stream.name}": {text}')
             return False
+        if (config.get("num_replicas") or 1) > 1:
+            text = "replicas > 1 not supported in non-clustered mode (10074)"
+            self._refuse(outcome, f'  Error recreating stream "{self.stream.name}": {text}')
+            return False
         level = (config.get("metadata") or {}).get(_LEVEL)
         limit = self.rules.api_level
         if limit is not None and level is not None and str(level).isdecimal() and int(level) > limit:

@@ -16,6 +16,7 @@ from stantools.inspection.stream_forecast.losses import loss_sentences
 from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
+from stantools.sources.jetstream import SYSTEM
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
@@ -25,6 +26,10 @@ _VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
 #: the first server that writes an index.db of a version
 _WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
 _NAMED: Final = 3
+_NODE: Final = (
+    "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server deletes "
+    "every stream that the meta group does not assign to it, 30 seconds after the start."
+)
 _COLUMNS: Final = columns(
     *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
     numbers=("first", "last", "messages", "bytes", "consumers"),
@@ -57,7 +62,7 @@ class StartForecasts:
 
     @property
     def harmless(self) -> bool:
-        return all(is_harmless(each) for each in self.forecasts)
+        return not self.is_node and all(is_harmless(each) for each in self.forecasts)
 
     def as_json(self) -> dict[str, Any]:
         head = {"schema": 1, "kind": "jetstream"}
@@ -74,6 +79,8 @@ class StartForecasts:
         report.lead = [
             (line, "good" if is_harmless(each) else "bad") for line, each in zip(lines, self.forecasts, strict=True)
         ]
+        if self.is_node:
+            report.lead.append((_NODE, "warn"))
         for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
             report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
             report.list_remarks(_file_remarks(each), "file", ": see -o json")
@@ -84,6 +91,11 @@ class StartForecasts:
             )
         report.next.append(self.next_step())
         return report
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the directory is one node of a cluster."""
+        return any((each.path.absolute().parents[2] / SYSTEM).is_dir() for each in self.source.streams)
 
     @property
     def gone(self) -> bool:
