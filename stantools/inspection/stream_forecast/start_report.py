@@ -27,8 +27,8 @@ _VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
 _WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
 _NAMED: Final = 3
 _NODE: Final = (
-    "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server deletes "
-    "every stream that the meta group does not assign to it, 30 seconds after the start."
+    "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server "
+    "deletes every stream that the meta group does not assign to it, 30 seconds after the start."
 )
 _COLUMNS: Final = columns(
     *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
