@@ -29,7 +29,8 @@ def command(store: Path, server: StartOptions, read_options: ReadOptions) -> int
     healthy server); damaged; or in danger (a start would destroy intact data). Every byte is read and checked, as by
     `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
 
-    STORE is the directory of a file store or the folder that holds one, a clustered node, or an archive of these.
+    STORE is the directory of a file store or the folder that holds one, a clustered node, a JetStream directory, or an
+    archive of these.
 
     `stantools STORE` is the same. In all verbs, STORE defaults to STANTOOLS_STORE, otherwise to the current directory
     or ./datastore if that is a store.
@@ -43,6 +44,12 @@ def command(store: Path, server: StartOptions, read_options: ReadOptions) -> int
     from stantools.sources.source import Capability
 
     source = open_source(store, read_options, Capability.FORECAST)
+    if source.streams:
+        from stantools.inspection.stream_forecast.start_report import doctor_report, forecast_starts
+
+        with ByteProgress("forecast") as shown:
+            starts = forecast_starts(source, None, shown.advance)
+        return show(doctor_report(starts))
     if source.node:
         return show(diagnosis_report(diagnose_node_source(source, server.workers, ByteProgress)))
     return show(diagnosis_report(diagnose_source(source, server, ByteProgress)))

@@ -26,6 +26,10 @@ def command(stores: tuple[Path, ...], server: StartOptions, read_options: ReadOp
     error it fails, the messages of each channel, the place where delivery stops, and the files it changes. Without
     --server-version, servers since 0.25 are predicted as well where they differ.
 
+    Of a JetStream directory the streams are told that a nats-server loads, with which state and which consumers, the
+    messages that are readable and delivered, the files that it cuts, removes and rewrites, and the directories that it
+    deletes. The default is the version that seems to have written the directory, and the newest.
+
     Limits default to the server's (1,000,000 messages and 1,024,000,000 bytes per channel).
 
     For the directories of a cluster's nodes (with Raft directory and file store) it tells which nodes start, which of
@@ -41,6 +45,12 @@ def command(stores: tuple[Path, ...], server: StartOptions, read_options: ReadOp
     from stantools.sources.source import Capability
 
     sources = open_sources(stores, read_options, Capability.FORECAST)
+    if sources[0].streams:
+        from stantools.inspection.stream_forecast.start_report import forecast_starts
+
+        with ByteProgress("forecast") as shown:
+            starts = forecast_starts(sources[0], server.server_version, shown.advance)
+        return show(starts.report())
     if nodes := nodes_of(sources):
         from stantools.inspection.elections import forecast_cluster
         from stantools.inspection.node import node_overview

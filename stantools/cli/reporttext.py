@@ -61,6 +61,8 @@ def show_plan(report: Report) -> ExitCode:
 def print_report(report: Report) -> None:
     if report.empty:
         console.note(report.empty)
+    for text, role in report.lead:
+        click.echo(_painted(console.wrapped(console.escape_lines(text), 2), role))
     sections = [] if report.leads else report.sections
     _print_section(report, sections)
     for section in report.sections if report.leads else ():

@@ -113,6 +113,7 @@ class Report(ReportSection):
     leads: bool = False
     indent: int | None = None
     code: ExitCode = ExitCode.CLEAN
+    lead: list[tuple[str, Role]] = field(default_factory=list)  #: sentences that come first, and their meaning
     empty: str = ""  #: the note to a reader, on stderr, that there is nothing to list
     warnings: list[ReportRemark] = field(default_factory=list)  #: remarks that every format of the output has on stderr
     sections: list[ReportSection] = field(default_factory=list)

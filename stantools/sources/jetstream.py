@@ -25,7 +25,8 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
-_USES: Final = frozenset({Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS})
+_BACKUP_USES: Final = frozenset({Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS})
+_USES: Final = _BACKUP_USES | {Capability.FORECAST}
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
@@ -128,4 +129,4 @@ def _open_backup(found: RecognisedPath, request: SourceRequest) -> Source:
 
 
 JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES)
-BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _USES)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES)

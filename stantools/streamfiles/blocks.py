@@ -21,8 +21,9 @@ from typing import Final
 from stantools.store.mapping import Buffer
 from stantools.streamfiles import highwayhash, s2
 from stantools.streamfiles.damage import is_record
-from stantools.streamfiles.layout import COMPRESSED, EMPTY_RECORD_SIZE, HASH_SIZE, MAX_RECORD_SIZE
+from stantools.streamfiles.layout import COMPRESSED, EMPTY_RECORD_SIZE, HASH_SIZE, MAX_RECORD_SIZE, ArchiveError
 from stantools.streamfiles.sealing import AssetKey
+from stantools.streamfiles.varints import VarintReader
 
 #: furthest place of the stream's identifier: after the magic and a varint of ten bytes
 _MAX_HEAD: Final = 14
@@ -65,6 +66,24 @@ def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockCont
         damaged_chunks=damaged,
         surplus=surplus,
     )
+
+
+def strict_content(raw: Buffer | bytes, key: AssetKey | None, *, sized: bool) -> Buffer | bytes:
+    """Returns the records in the bytes of a block file as a server reads them: ArchiveError for damaged compression.
+
+    `sized`: only as much is decompressed as the block says that it holds.
+    """
+    data: Buffer | bytes = key.decrypt_block(raw) if key else raw
+    if bytes(data[: len(COMPRESSED) - 1]) != COMPRESSED[:-1]:
+        return data
+    content = bytes(data)
+    numbers = VarintReader(content, len(COMPRESSED))
+    size = numbers.take()
+    body, tail = content[numbers.position : -HASH_SIZE], content[-HASH_SIZE:]
+    try:
+        return s2.unframe(body, size - HASH_SIZE if sized else None) + tail
+    except ValueError as problem:
+        raise ArchiveError(f"error reading compression reader: {problem}") from problem
 
 
 def is_compressed(path: Path) -> bool:

@@ -47,7 +47,7 @@ class StoredConsumer:
     state: ConsumerState | None  #: None if it has none, or it cannot be read
 
 
-@dataclass
+@dataclass(eq=False)
 class StoredStream:
     path: Path
     account: str
@@ -179,7 +179,7 @@ class StoredStream:
 
     def _consumer(self, name: str) -> StoredConsumer:
         folder = f"obs/{name}/"
-        asset = self._asset_key(f"{folder}meta.key", f"{self.name}.{name}", name)
+        asset = self.consumer_key(name)
         config = self._config(folder, highwayhash.consumer_key(self.name, name), asset)
         state: ConsumerState | None = None
         try:
@@ -193,6 +193,9 @@ class StoredStream:
         except (ArchiveError, StoreUnreadableError) as problem:
             self._flaw(FlawKind.CONSUMER_STATE, f"{folder}o.dat", problem.message, consumer=name)
         return StoredConsumer(name, config, state)
+
+    def consumer_key(self, name: str) -> AssetKey | None:
+        return self._asset_key(f"obs/{name}/meta.key", f"{self.name}.{name}", name)
 
     # Blocks
 

@@ -25,6 +25,40 @@ def decompress(data: bytes, limit: int) -> bytes:
     return content
 
 
+def unframe(data: bytes, size_of_content: int | None = None) -> bytes:
+    """Returns the content of a framed stream; ValueError with a server's text at the first damage.
+
+    With its size, nothing after that much of it is read.
+    """
+    out, position = bytearray(), 0
+    while position < len(data) and (size_of_content is None or len(out) < size_of_content):
+        kind, size = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
+        end = position + 4 + size
+        if end > len(data):
+            raise ValueError("unexpected EOF")
+        if kind in (_COMPRESSED, _STORED):
+            if not 4 <= size <= MAX_CHUNK + 4:
+                raise ValueError("s2: corrupt input")
+            content, complete = data[position + _HEAD_SIZE : end], True
+            if kind == _COMPRESSED:
+                content, complete = kernels.decompress_s2(content, MAX_CHUNK)
+            crc = kernels.crc32c(content)
+            if not complete:
+                raise ValueError("s2: corrupt input")
+            stored = int.from_bytes(data[position + 4 : position + _HEAD_SIZE], "little")
+            if (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF != stored:
+                raise ValueError("s2: corrupt input, crc mismatch")
+            out += content
+        elif kind == IDENTIFIER[0] and data[position:end] != IDENTIFIER:
+            raise ValueError("s2: corrupt input")
+        elif kind < 0x80:
+            raise ValueError("s2: unsupported input")
+        position = end
+    if size_of_content is not None and len(out) < size_of_content:
+        raise ValueError("unexpected EOF")
+    return bytes(out)
+
+
 def unframe_leniently(data: bytes, position: int, end: int, limit: int) -> tuple[bytearray, int, list[int]]:
     """Returns what can be decompressed of a framed stream from `position` to `end`, without its checksums.
 

@@ -1,0 +1,558 @@
+"""The start of one stream's store: its index, or a rebuild from its blocks; then tombstones and limits.
+
+Facts: jetstream-store.md sections 5, 6, 13, 14, 16, 17, 19 and 20.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBlock, rebuild_records
+from stantools.inspection.stream_forecast.changes import DirectoryChanges
+from stantools.inspection.stream_forecast.versions import ServerRules
+from stantools.progress import Progress
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.ranges import Ranges
+from stantools.streamfiles import highwayhash, kernels
+from stantools.streamfiles.blocks import strict_content
+from stantools.streamfiles.directory import BlockFile, StoredStream
+from stantools.streamfiles.indexes import KnownStream, read_index
+from stantools.streamfiles.layout import BLOCK_NAME, HASH_SIZE, MESSAGES, PURGED, PURGING, ArchiveError
+
+_MIN_INDEX: Final = 32
+#: names that servers before 2.11 take for blocks
+_LOOSE_NAME: Final = re.compile(r"([0-9]{1,10})\.blk.*", re.DOTALL)
+_TOMBSTONE_SIZE: Final = 30
+_UNLIMITED: Final = 1 << 63
+#: records that are kept in memory
+_MAX_KEPT: Final = 1 << 20
+
+
+class StoreNotOpened(Exception):  # noqa: N818
+    """A store cannot be opened; the text is the server's."""
+
+    def __init__(self, text: str, *, deletes: bool) -> None:
+        super().__init__(text)
+        self.text = text
+        self.deletes = deletes
+
+
+class ServerPanic(Exception):  # noqa: N818
+    """The server's process ends; the text is its own."""
+
+
+@dataclass(slots=True)
+class StoreState:
+    """The state of a stream as the server keeps it."""
+
+    messages: int = 0
+    bytes: int = 0
+    first: int = 0
+    last: int = 0
+    last_time: int = 0
+
+
+@dataclass
+class RecoveredStream:
+    """A stream's store in a server's memory, from its start on."""
+
+    stream: StoredStream
+    rules: ServerRules
+    changes: DirectoryChanges
+    now: int
+    config: Mapping[str, Any]
+    warn: Callable[[str], None]
+    progress: Progress
+    blocks: list[ServerBlock] = field(default_factory=list)
+    state: StoreState = field(default_factory=StoreState)
+    opened: StoreState = field(default_factory=StoreState)  #: the state before a block was read for another reason
+    trusted: bool = False  #: the state is that of index.db
+    outdated: bool = False  #: the last block ends with another record than index.db says
+    lost: bool = False  #: a rebuild left something out
+    limited: bool = False  #: limits removed messages
+    last_number: int = 0
+    moved: Path | None = None  #: the folder of the blocks until the server puts it in place
+    kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
+    _records: OrderedDict[int, RebuiltRecords] = field(default_factory=OrderedDict)
+    _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.stream.path / MESSAGES
+
+    def path(self, block: ServerBlock) -> Path:
+        return self.folder / f"{block.number}.blk"
+
+    # The start
+
+    def open(self) -> None:
+        """Opens the store; StoreNotOpened if that fails."""
+        self._finish_purge()
+        prior = self._load_index()
+        if prior is not None:
+            self._rebuild()
+            forgotten = self.outdated and self.rules.forgets_outdated and not self.lost
+            if prior.last > self.state.last and not forgotten:
+                self.state.last, self.state.last_time = prior.last, prior.last_time
+                if not self.state.messages and not self.rules.forgets_first:
+                    self.state.first = prior.last + 1
+                self._new_block(prior.last, prior.last_time)
+        self._remove_old_indexes()
+        if prior is not None:
+            self._apply_tombstones()
+        self._apply_limits()
+        self._apply_first_sequence()
+        self.opened = replace(self.state)
+
+    def _finish_purge(self) -> None:
+        old, new = self.stream.path / PURGED, self.stream.path / PURGING
+        if old.is_dir():
+            self.changes.remove_directory(old)
+        if new.is_dir() and self.rules.completes_purges:
+            if any(BLOCK_NAME.fullmatch(each.name) for each in new.iterdir()):
+                self.changes.move_directory(new, self.folder)
+                self.moved = new
+            else:
+                self.changes.remove_directory(new)
+
+    def _files(self) -> list[BlockFile]:
+        """Lists the files that the server takes for blocks, by number."""
+        folder = self.moved or self.folder
+        found = []
+        try:
+            entries = sorted(folder.iterdir(), key=lambda each: each.name)
+        except FileNotFoundError:
+            return []
+        pattern = BLOCK_NAME if self.rules.exact_names else _LOOSE_NAME
+        for entry in entries:
+            if match := pattern.fullmatch(entry.name):
+                # a file with more behind its name is read as the block of that number
+                path = folder / f"{int(match[1])}.blk"
+                size = path.stat().st_size if path.exists() else -1
+                found.append(BlockFile(int(match[1]), path, MESSAGES, size))
+        return sorted(found, key=lambda each: each.number)
+
+    # The index
+
+    def _load_index(self) -> KnownStream | None:
+        """Takes the state from index.db; if it is not trusted, returns what is remembered of it."""
+        nothing = KnownStream(0, 0, 0, {})
+        path = self.folder / "index.db"
+        if not self.rules.index_version or not path.is_file() or self.moved:
+            return nothing
+        with mapped(path) as raw:
+            data = bytes(raw)
+        known: KnownStream | None = None
+        line, drops = "", True
+        asset = self.stream.key
+        if len(data) < _MIN_INDEX:
+            line = f"Stream state too short ({len(data)} bytes)"
+        elif kernels.hash64(data[:-HASH_SIZE], highwayhash.stream_key(self.stream.name)) != int.from_bytes(
+            data[-HASH_SIZE:], "little"
+        ):
+            line = "Stream state checksum did not match"
+        else:
+            try:
+                body = asset.unseal(data[:-HASH_SIZE]) if asset else data[:-HASH_SIZE]
+                if body[0] != 11 or not 1 <= body[1] <= self.rules.index_version:
+                    line = "Stream state magic and version mismatch"
+                else:
+                    known = read_index(data, highwayhash.stream_key(self.stream.name), asset.unseal if asset else None)
+            except ArchiveError as problem:
+                line = f"Stream state error reading encryption key: {problem.message}" if asset else ""
+                drops = not asset
+        if known is not None:
+            self.last_number = known.last_block
+            line, drops = self._doubt(known)
+            if not line:
+                self._trust(known)
+                return None
+        if line:
+            self.warn(f"Filestore [{self.stream.name}] {line}")
+        kind = "corrupt" if drops else "prior"
+        self.warn(f"Filestore [{self.stream.name}] Recovering stream state from index errored: {kind} state file")
+        if drops:
+            self.changes.remove(path)
+        self.outdated = "additional entries" in line
+        return known or nothing
+
+    def _doubt(self, known: KnownStream) -> tuple[str, bool]:
+        """Returns the line that tells why the index is not trusted, and whether its file is removed."""
+        files = {each.number: each for each in self._files()}
+        missing = "Stream state detected prior state, could not locate msg block {}"
+        if known.last_block not in known.blocks and known.blocks:
+            return "Stream state block does not exist or index mismatch", True
+        if self.rules.misses_blocks:
+            for number, entry in known.blocks.items():
+                if number not in files and (entry.messages or number == known.last_block):
+                    return missing.format(number), False
+        if known.last_block not in files and known.blocks:
+            return missing.format(known.last_block), False
+        if known.blocks:
+            last = files[known.last_block]
+            if (self.stream.tail(last) or bytes(HASH_SIZE)) != known.last_hash:
+                return "Stream state outdated, last block has additional entries, will rebuild", False
+        if max(files, default=0) > known.last_block:
+            return "Stream state outdated, found extra blocks, will rebuild", False
+        if (known.messages, known.size) != (
+            sum(each.messages for each in known.blocks.values()),
+            sum(each.size for each in known.blocks.values()),
+        ):
+            return "Stream state encountered internal inconsistency on recover", True
+        return "", False
+
+    def _trust(self, known: KnownStream) -> None:
+        self.trusted = True
+        sizes = {each.number: each.size for each in self._files()}
+        for number, entry in known.blocks.items():
+            if not entry.messages and number != known.last_block and self.rules.misses_blocks:
+                continue
+            block = ServerBlock(
+                number,
+                sizes.get(number, 0),
+                entry.first,
+                entry.last,
+                bytes=entry.size,
+                deleted=Ranges.from_sequences(entry.deleted.astype(np.uint64)),
+                messages=entry.messages,
+                unproven=True,
+            )
+            self.blocks.append(block)
+        self.last_number = known.last_block
+        self.state = StoreState(known.messages, known.size, known.first, known.last, known.last_time)
+
+    # Blocks
+
+    @contextmanager
+    def content(self, block: ServerBlock) -> Iterator[Buffer | bytes]:
+        """The records of a block as its file is now; StoreUnreadableError and ArchiveError if it cannot be read."""
+        path = (self.moved or self.folder) / f"{block.number}.blk"
+        key = self.stream.block_key(BlockFile(block.number, path, MESSAGES))
+        with mapped(path, sequential=True) as raw:
+            data: Buffer | bytes = raw
+            if block.size != len(raw):
+                data = bytes(raw[: block.size]).ljust(block.size, b"\0")
+            yield strict_content(data, key, sized=self.rules.reads_by_size)
+
+    def key_of(self, block: ServerBlock) -> bytes:
+        return highwayhash.block_key(self.stream.name, block.number)
+
+    def records(self, block: ServerBlock) -> RebuiltRecords:
+        """Returns the records of a block; none if it cannot be read."""
+        if block.number not in self._records:
+            try:
+                with self.content(block) as data:
+                    return self._remember(block, rebuild_records(data, self.key_of(block)))
+            except NotPermittedError:
+                raise
+            except (ArchiveError, StoreUnreadableError):
+                return rebuild_records(b"", bytes(highwayhash.KEY_SIZE))
+        self._records.move_to_end(block.number)
+        return self._records[block.number]
+
+    def _remember(self, block: ServerBlock, records: RebuiltRecords) -> RebuiltRecords:
+        """Keeps the records of the blocks that were used last."""
+        self._records[block.number] = records
+        while len(self._records) > 1 and sum(len(each.sequence) for each in self._records.values()) > _MAX_KEPT:
+            self._records.popitem(last=False)
+        return records
+
+    def _rebuild(self) -> None:
+        """Reads every block, cuts it at its first bad record, and drops those without content."""
+        self.blocks.clear()
+        self.state = StoreState()
+        old = self.stream.index if "index.db" not in _names(self.folder) else None
+        for file in self._files():
+            block = ServerBlock(file.number, max(file.size, 0))
+            change = self.changes.files.get(self.changes.name(file.path))
+            if file.size < 0 or (change and change.after is None and not self.moved):
+                raise StoreNotOpened(
+                    f"open {file.path}: no such file or directory", deletes=self.rules.deletes_unopened
+                )
+            entry = old.blocks.get(file.number) if old and not old.version else None
+            if entry:
+                block.first, block.deleted = entry.first, Ranges.from_sequences(entry.deleted.astype(np.uint64))
+            self.last_number = file.number
+            if entry and old and file.number not in old.stale:
+                block.last, block.bytes, block.messages = entry.last, entry.size, entry.messages
+                block.unproven = True
+            elif not self._rebuild_block(block):
+                continue
+            self._add(block)
+        if self.blocks:
+            self.last_number = self.blocks[-1].number
+        else:
+            self._new_block()
+        if self.lost:
+            for block in [each for each in self.blocks if not each.messages and not each.size]:
+                if block is not self.blocks[-1]:
+                    self._drop(block)
+                elif self.rules.replaces_empty:
+                    self._drop(block)
+                    self._new_block(tombstone=True)
+
+    def _rebuild_block(self, block: ServerBlock) -> bool:
+        """Rebuilds the state of a block; False if the block is removed."""
+        try:
+            with self.content(block) as data:
+                records = rebuild_records(data, self.key_of(block))
+        except NotPermittedError:
+            raise
+        except ArchiveError as problem:
+            if self.rules.deletes_undecoded:
+                raise StoreNotOpened(problem.message, deletes=True) from problem
+            self._drop(block)
+            return False
+        except StoreUnreadableError as problem:
+            if self.rules.deletes_undecoded:
+                raise StoreNotOpened(problem.message, deletes=True) from problem
+            return False
+        self.progress(block.size)
+        if records.headers_without_room and self.rules.panics_on_headers:
+            raise ServerPanic("runtime error: slice bounds out of range [4:0]")
+        if records.end < records.size:
+            self.lost = True
+            block.spoiled = self.rules.checks_places and records.size != block.size
+            if block.spoiled and self.rules.deletes_undecoded:
+                raise StoreNotOpened("error reading compression reader: s2: corrupt input", deletes=True)
+            self._cut(block, records)
+        self._remember(block, records)
+        tombstones = block.apply(records, counts_twice=self.rules.counts_twice)
+        if self.rules.tombstones:
+            self._tombstones.append(tombstones)
+        if not block.first:
+            self._drop(block)
+            return False
+        return True
+
+    def _cut(self, block: ServerBlock, records: RebuiltRecords) -> None:
+        """Truncates the file of a block after its good records; the size counts plain bytes."""
+        if not block.spoiled:
+            self.kept[block.number] = Ranges.from_sequences(records.sequence[records.flags == 0])
+        block.size = size = records.end
+        self.changes.write(self.path(block), size)
+
+    def _add(self, block: ServerBlock) -> None:
+        state = self.state
+        if not state.messages:
+            state.first = state.last = 0
+        if not state.first or (block.first < state.first and block.first_time):
+            state.first = block.first
+        if block.last > state.last:
+            state.last, state.last_time = block.last, block.last_time
+        state.messages += block.messages
+        state.bytes += block.bytes
+        self.blocks.append(block)
+
+    def _drop(self, block: ServerBlock) -> None:
+        self.kept[block.number] = Ranges()
+        self.changes.remove(self.path(block))
+        self.changes.remove(self.path(block).with_suffix(".key"))
+        if block in self.blocks:
+            self.blocks.remove(block)
+
+    def _new_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
+        """Begins a block; with a tombstone if a sequence has to be remembered."""
+        self.last_number += 1
+        block = ServerBlock(self.last_number, _TOMBSTONE_SIZE if sequence or tombstone else 0)
+        if sequence:
+            block.first, block.last, block.last_time = sequence + 1, sequence, time
+        self.blocks.append(block)
+        self.changes.write(self.path(block), block.size)
+
+    def _remove_old_indexes(self) -> None:
+        if self.rules.index_version:
+            for name in _names(self.folder):
+                if name.endswith((".idx", ".fss")):
+                    self.changes.remove(self.folder / name)
+
+    # Removals
+
+    def _apply_tombstones(self) -> None:
+        gone = Ranges.union(Ranges.from_sequences(each) for each in self._tombstones)
+        if gone:
+            self._remove(gone)
+
+    def _remove(self, gone: Ranges) -> None:
+        """Removes messages; blocks without messages go with them."""
+        for block in list(self.blocks):
+            chosen = block.live & gone
+            if chosen and not block.spoiled:
+                self._remove_from(block, chosen, limits=False)
+
+    def _remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
+        records = self.records(block)
+        rows = (records.flags == 0) & chosen.select(records.sequence)
+        size = int(records.length[rows].sum())
+        had_first = self.state.first in chosen
+        self.limited = self.limited or limits
+        before = block.messages
+        block.remove(chosen, size)
+        self.state.messages -= before - block.messages
+        self.state.bytes -= size
+        if not block.messages:
+            if block is self.blocks[-1]:
+                self._new_block(block.last, block.last_time)
+            self._drop(block)
+        if had_first:
+            self._select_first()
+
+    def _select_first(self) -> None:
+        self.state.first = self.blocks[0].first if self.blocks else self.state.last + 1
+
+    def live(self) -> Ranges:
+        return Ranges.union(each.live for each in self.blocks)
+
+    def _setting(self, name: str) -> int:
+        value = self.config.get(name)
+        return value if isinstance(value, int) and value > 0 else _UNLIMITED
+
+    def _apply_limits(self) -> None:
+        if self.config.get("discard", "old") == "old":
+            messages, size = self._setting("max_msgs"), self._setting("max_bytes")
+            if self.state.messages > messages or self.state.bytes > size:
+                self._remove_head(messages, size)
+        if self._setting("max_age") < _UNLIMITED:
+            self._expire(self.now - self._setting("max_age"))
+        if self._setting("max_msgs_per_subject") < _UNLIMITED:
+            self._limit_subjects(self._setting("max_msgs_per_subject"))
+
+    def _remove_head(self, messages: int, size: int) -> None:
+        for block in list(self.blocks):
+            count, surplus = self.state.messages - messages, self.state.bytes - size
+            if count <= 0 and surplus <= 0:
+                return
+            records = self.records(block)
+            rows = (records.flags == 0) & block.live.select(records.sequence)
+            ends = np.cumsum(records.length[rows])
+            wanted = max(count, int(np.searchsorted(ends, surplus)) + 1 if surplus > 0 else 0)
+            if chosen := Ranges.from_sequences(records.sequence[rows][:wanted]):
+                self._remove_from(block, chosen)
+
+    def _expire(self, oldest: int) -> None:
+        """Removes messages older than a time: whole blocks first, then the head of the next one."""
+        if self.config.get("subject_delete_marker_ttl"):
+            return
+        last: tuple[int, int] | None = None
+        for block in list(self.blocks):
+            records = self.records(block)
+            rows = (records.flags == 0) & block.live.select(records.sequence)
+            times = records.timestamp[rows]
+            if not len(times) or int(times[0]) > oldest:
+                break
+            fresh = np.flatnonzero(times > oldest)
+            count = int(fresh[0]) if len(fresh) else len(times)
+            chosen = Ranges.from_sequences(records.sequence[rows][:count])
+            size = int(records.length[rows][:count].sum())
+            self.limited = True
+            self.state.messages -= count
+            self.state.bytes -= size
+            block.remove(chosen, size)
+            if len(fresh):
+                break
+            if block is self.blocks[-1]:
+                last = block.last, block.last_time
+            self._drop(block)
+        self._select_first()
+        if last and not self.blocks:
+            self.last_number = 0
+            self._new_block(*last)
+
+    def _limit_subjects(self, limit: int) -> None:
+        """Removes the oldest messages of subjects that have too many."""
+        counts: dict[int, int] = {}
+        for block in reversed(list(self.blocks)):
+            records = self.records(block)
+            rows = np.flatnonzero((records.flags == 0) & block.live.select(records.sequence))
+            beyond = []
+            for row in rows[::-1]:
+                subject = int(records.subject[row])
+                counts[subject] = counts.get(subject, 0) + 1
+                if counts[subject] > limit:
+                    beyond.append(int(records.sequence[row]))
+            if beyond:
+                self._remove_from(block, Ranges.of((each, each) for each in beyond))
+
+    def _apply_first_sequence(self) -> None:
+        wanted = self._setting("first_seq")
+        if wanted == _UNLIMITED or self.state.first > wanted:
+            return
+        if self.state.first == wanted and not self.rules.first_seq_purges:
+            return
+        had = self.state.messages
+        if not had and [each.number for each in self.blocks] == [1] and self.blocks[0].size == _TOMBSTONE_SIZE:
+            self.changes.remove(self.folder / "index.db")
+            return
+        last = self.state.last if self.state.first == wanted else max(self.state.last, wanted - 1)
+        for block in list(self.blocks):
+            self._drop(block)
+        self.last_number = 0
+        self.state = StoreState(0, 0, last + 1, last, self.state.last_time)
+        self._new_block(last, self.state.last_time)
+        if had:
+            self.changes.write(self.folder / "index.db", 0)
+        else:
+            self.changes.remove(self.folder / "index.db")
+
+    # After the start
+
+    def consumer_names(self) -> list[str]:
+        folder = self.stream.path / "obs"
+        return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+
+    def rebuild_late(self, block: ServerBlock) -> None:
+        """Rebuilds a block whose damage a lookup met."""
+        head, deleted = block.first, block.deleted
+        with self.content(block) as data:
+            records = rebuild_records(data, self.key_of(block))
+        if records.end < records.size:
+            self._cut(block, records)
+        block.first = head
+        self._remember(block, records)
+        block.apply(records, counts_twice=self.rules.counts_twice)
+        block.remembered = deleted - block.deleted
+        self._sum_up()
+
+    def forget(self, block: ServerBlock) -> None:
+        """Gives up the messages of a block that holds none of them."""
+        block.messages = block.bytes = 0
+        block.first, block.deleted = block.last + 1, Ranges()
+        self._sum_up()
+
+    def deleted_count(self) -> int:
+        """Counts the sequences that the server lists as deleted."""
+        state = self.state
+        count, place = 0, state.first
+        for block in self.blocks:
+            if block.first > place:
+                count += block.first - place
+            count += block.deleted.count() + (block.remembered.count() if block.deleted else 0)
+            place = max(place, block.last + 1)
+        return count if self.blocks and (state.messages or state.last) else int(state.first == state.last == 0)
+
+    def _sum_up(self) -> None:
+        first = 0
+        self.state.messages = sum(each.messages for each in self.blocks)
+        self.state.bytes = sum(each.bytes for each in self.blocks)
+        for block in self.blocks:
+            if not first or block.first < first:
+                first = block.first
+            self.state.last, self.state.last_time = block.last, block.last_time
+        self.state.first = first
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {each.name for each in folder.iterdir()}
+    except OSError:
+        return set()

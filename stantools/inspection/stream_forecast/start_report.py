@@ -1,0 +1,278 @@
+"""Forecasts of starts on a JetStream directory, by version, and their report: what a start destroys comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stantools.errors import ExitCode, UsageError
+from stantools.escaping import beside, escape
+from stantools.inspection.advice import Health
+from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
+from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
+from stantools.inspection.stream_forecast.losses import loss_sentences
+from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
+from stantools.notation import counted, describe_ranges
+from stantools.progress import Progress
+from stantools.sources.jetstream import SYSTEM
+from stantools.sources.source import Source
+from stantools.store.ranges import Ranges
+from stantools.streamfiles.directory import StoredStream
+from stantools.streamfiles.survey import StreamSurvey
+
+_VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
+#: the first server that writes an index.db of a version
+_WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
+_NAMED: Final = 3
+_NODE: Final = (
+    "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server "
+    "deletes every stream that the meta group does not assign to it, 30 seconds after the start."
+)
+_COLUMNS: Final = columns(
+    *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
+    numbers=("first", "last", "messages", "bytes", "consumers"),
+    roles={"destroyed": "bad"},
+)
+
+
+def writer_of(streams: Sequence[StoredStream]) -> ServerRules | None:
+    """Returns the oldest version that can have written the newest of the files; None if nothing tells."""
+    found: list[str] = []
+    for stream in streams:
+        known = stream.index
+        if known is not None:
+            found.append(_WRITERS.get(known.version, "2.9"))
+        metadata = (stream.config or {}).get("metadata")
+        if isinstance(metadata, dict) and (match := _VERSION.match(str(metadata.get("_nats.ver", "")))):
+            found.append(match[1])
+    known_versions = [each for each in found if each in SERVER_RULES]
+    order = list(SERVER_RULES)
+    return SERVER_RULES[max(known_versions, key=order.index)] if known_versions else None
+
+
+@dataclass
+class StartForecasts:
+    """Forecasts of starts on one directory, the version of interest first."""
+
+    source: Source
+    forecasts: list[DirectoryForecast]
+    single: bool  #: the user named the version
+
+    @property
+    def harmless(self) -> bool:
+        return not self.is_node and all(is_harmless(each) for each in self.forecasts)
+
+    def as_json(self) -> dict[str, Any]:
+        head = {"schema": 1, "kind": "jetstream"}
+        described = [each.as_json() for each in self.forecasts]
+        return {**head, **described[0]} if self.single else {**head, "versions": described}
+
+    def report(self) -> Report:
+        first, *others = self.forecasts
+        report = Report(code=ExitCode.CLEAN if self.harmless else ExitCode.FINDINGS, document=self.as_json)
+        lines = [start_sentence(first)]
+        for each in others:
+            same = _effects(each) == _effects(first)
+            lines.append(f"A start of nats-server {each.version} does the same." if same else start_sentence(each))
+        report.lead = [
+            (line, "good" if is_harmless(each) else "bad") for line, each in zip(lines, self.forecasts, strict=True)
+        ]
+        if self.is_node:
+            report.lead.append((_NODE, "warn"))
+        for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
+            report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
+            report.list_remarks(_file_remarks(each), "file", ": see -o json")
+            report.list_remarks(
+                (ReportRemark("log", escape(text.strip())) for level, text in each.log if level != "INF"),
+                "line",
+                ": see -o json",
+            )
+        report.next.append(self.next_step())
+        return report
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the directory is one node of a cluster."""
+        return any((each.path.absolute().parents[2] / SYSTEM).is_dir() for each in self.source.streams)
+
+    @property
+    def gone(self) -> bool:
+        """Whether messages are damaged or missing before any start."""
+        return any(stream.loss.gone for each in self.forecasts for stream in each.streams.values())
+
+    @property
+    def destroys(self) -> bool:
+        return any(stream.loss.destroyed for each in self.forecasts for stream in each.streams.values())
+
+    def next_step(self) -> NextStep:
+        """Returns the one safe step."""
+        path = self.source.path
+        if self.harmless and not self.gone:
+            return NextStep("Nothing to repair: a server can be started")
+        copy, new = beside(path, "copy"), beside(path, "salvaged")
+        text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
+        if not self.destroys:
+            text = "Copy the directory before a server is started, then write what is intact to a new one"
+        commands = [
+            command_line("cp", "-a", str(path), str(copy)),
+            command_line("stantools", "salvage", str(path), "--out", str(new)),
+        ]
+        return NextStep(text, commands)
+
+
+def forecast_starts(source: Source, version: str | None, progress: Progress = lambda _size: None) -> StartForecasts:
+    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
+    if version is not None and version not in SERVER_RULES:
+        raise UsageError(
+            f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
+        )
+    rules = [SERVER_RULES[version]] if version else [NEWEST]
+    writer = None if version else writer_of(source.streams)
+    if writer and writer is not NEWEST:
+        rules.insert(0, writer)
+    surveys: dict[str, StreamSurvey] = {}
+
+    def survey(stream: StoredStream) -> StreamSurvey:
+        name = str(stream.path)
+        if name not in surveys:
+            surveys[name] = StreamSurvey(stream, progress)
+        return surveys[name]
+
+    forecasts = [forecast_directory(source.streams, source.path, each, survey=survey) for each in rules]
+    return StartForecasts(source, forecasts, version is not None)
+
+
+def doctor_report(found: StartForecasts) -> Report:
+    """Returns the verdict on a directory: its state, what a start destroys, and the one safe step."""
+    report = found.report()
+    streams = [each for forecast in found.forecasts[:1] for each in forecast.streams.values()]
+    role: Role
+    if found.destroys:
+        state, role = Health.IN_DANGER, "bad"
+    elif found.gone or not found.forecasts[0].starts:
+        state, role = Health.DAMAGED, "bad"
+    elif not found.harmless:
+        state, role = Health.FLAWED, "warn"
+    else:
+        state, role = Health.HEALTHY, "good"
+    text, _ = report.lead[0]
+    report.lead[0] = (f"{found.source.path}: {state.value}: {text}", role)
+    intact, gone = sum(each.loss.intact.count() for each in streams), sum(each.loss.gone.count() for each in streams)
+    report.facts.append(("messages", f"{counted(intact, 'message')} intact, {gone} damaged or missing before"))
+    report.code = ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS
+    document = report.document
+
+    def as_json() -> dict[str, Any]:
+        step = found.next_step()
+        advice = {"text": step.text, "commands": list(step.commands)}
+        return {**document(), "state": state.value, "verdict": text, "intact": intact, "gone": gone, "next": advice}
+
+    report.document = as_json
+    return report
+
+
+def is_harmless(forecast: DirectoryForecast) -> bool:
+    """Returns whether the server starts, serves every intact message, and destroys none."""
+    return forecast.starts and all(
+        each.loaded and not each.error and not each.stops and each.loss.harmless for each in forecast.streams.values()
+    )
+
+
+def start_sentence(forecast: DirectoryForecast) -> str:
+    """Returns what a start does, with what it destroys first."""
+    server = f"nats-server {forecast.version}"
+    destroyed = {name: each for name, each in forecast.streams.items() if each.loss.destroyed}
+    deleted = [name for name, each in forecast.streams.items() if each.directory_deleted]
+    count = sum(each.loss.destroyed.count() for each in destroyed.values())
+    if count:
+        which = _name_ranges({name: each.loss.destroyed for name, each in destroyed.items()})
+        text = f"A start of {server} destroys {counted(count, 'intact message')} ({which})"
+        if deleted:
+            text += f"; it deletes the whole directory of {', '.join(map(escape, deleted[:_NAMED]))}"
+    else:
+        text = f"A start of {server} destroys no intact message"
+    if not forecast.starts:
+        how = "hangs, and fills its memory" if forecast.hangs else f"ends with exit code {forecast.exit_code}"
+        return f"{text}; the server {how}, and no stream is available."
+    parts = []
+    for name, each in forecast.streams.items():
+        if each.directory_deleted:
+            continue
+        if not each.loaded:
+            parts.append(f"does not load {escape(name)}")
+        elif each.error:
+            parts.append(f"answers requests about {escape(name)} with an error")
+        else:
+            parts += loss_sentences(escape(name), each.loss)
+            if each.stops:
+                parts.append(f"stops the delivery of {escape(name)} at damage")
+    gone = {name: each.loss.gone for name, each in forecast.streams.items() if each.loss.gone}
+    before = ""
+    if gone:
+        number = sum(each.count() for each in gone.values())
+        before = f" {counted(number, 'message', 'is/are')} damaged or missing already ({_name_ranges(gone)})."
+    if not parts:
+        return text + ("." if count else " and serves all of them.") + before
+    shown = "; it ".join(parts[:_NAMED])
+    more = f"; and {counted(len(parts) - _NAMED, 'more effect')}" if len(parts) > _NAMED else ""
+    return f"{text}; it {shown}{more}.{before}"
+
+
+def _file_remarks(forecast: DirectoryForecast) -> Iterator[ReportRemark]:
+    changes = forecast.changes
+    whole = [name for name in changes.removed if not any(name.startswith(f"{each}/") for each in changes.removed)]
+    for name in whole:
+        yield ReportRemark("directory", f"{escape(name)}: deleted with everything in it", "bad")
+    for name, change in changes.files.items():
+        if not any(name.startswith(f"{each}/") for each in whole):
+            yield ReportRemark("file", f"{escape(name)}: {_change(name, change.before, change.after)}", "warn")
+    for name, change in forecast.later.items():
+        text = f"{escape(name)}: {_change(name, change.before, change.after)}, when a client reads there"
+        yield ReportRemark("file", text, "warn")
+
+
+def _effects(forecast: DirectoryForecast) -> str:
+    """Returns the outcome without the words that differ between versions."""
+    described = forecast.as_json()
+    del described["server_version"], described["log"]
+    changed = {name: each for name, each in described["files_changed"].items() if not name.endswith("index.db")}
+    return repr({**described, "files_changed": changed})
+
+
+def _name_ranges(sets: Mapping[str, Ranges]) -> str:
+    """Names the first streams with their sequences; names in it are safe to show."""
+    named = [f"{escape(name)} {describe_ranges(ranges, 4)}" for name, ranges in sets.items()]
+    more = f" and {counted(len(named) - _NAMED, 'more stream')}" if len(named) > _NAMED else ""
+    return "; ".join(named[:_NAMED]) + more
+
+
+def _row(name: str, outcome: StartedStream) -> tuple[Any, ...]:
+    state = outcome.state
+    problem = outcome.error or ("its directory is deleted" if outcome.directory_deleted else None)
+    if not outcome.loaded or outcome.error:
+        destroyed = describe_ranges(outcome.loss.destroyed, 4) if outcome.loss.destroyed else None
+        return name, None, None, None, None, None, None, destroyed, None, problem
+    return (
+        name,
+        state.first,
+        state.last,
+        state.messages,
+        state.bytes,
+        describe_ranges(outcome.readable, 4),
+        None if outcome.delivered is None else describe_ranges(outcome.delivered, 4),
+        describe_ranges(outcome.loss.destroyed, 4) if outcome.loss.destroyed else None,
+        len(outcome.consumers),
+        problem,
+    )
+
+
+def _change(name: str, before: int | None, after: int | None) -> str:
+    if before is None:
+        return f"created, {counted(after or 0, 'byte')}"
+    if after is None:
+        return f"removed, had {counted(before, 'byte')}"
+    if after < before and name.endswith(".blk"):
+        return f"cut from {before} to {after} bytes"
+    return f"rewritten, {counted(before, 'byte')} before and {after} after"
