@@ -25,7 +25,7 @@ from stantools.errors import ExitCode, UsageError
 from stantools.escaping import shell_word
 from stantools.notation import counted, format_size
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
-from stantools.recovery.recovery_options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions, SalvageTarget, StreamSalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.recovery.salvage import SalvagePlan
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 
@@ -40,11 +41,18 @@ if TYPE_CHECKING:
 @store_argument
 @given(out=OUT)
 @options_of(SalvageOptions, "options")
+@options_of(StreamSalvageOptions, "stream_options")
 @given(force=FORCE)
 @dry_run_option
 @reading_options(unchecked=False)
 def command(
-    store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, read_options: ReadOptions
+    store: Path,
+    out: Path | None,
+    options: SalvageOptions,
+    stream_options: StreamSalvageOptions,
+    force: bool,
+    dry_run: bool,
+    read_options: ReadOptions,
 ) -> int:
     """Write a new store with every intact record of STORE that the real server can start with.
 
@@ -55,6 +63,10 @@ def command(
     The plan lists the messages that are intact, missing before, and lost by this step; the former content of an empty
     slice is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing
     before or are left out (the plan names them); 1 with --dry-run.
+
+    STORE may be a JetStream directory: the store of a nats-server, an account, a stream, or a backup of one. The new
+    directory is the store of a stand-alone nats-server, with every intact message at its sequence, its subject, headers
+    and time, and the positions of consumers; --to backup writes backups for `nats stream restore` instead.
     """
     from stantools.cli.opening import check_stopped, open_source
     from stantools.cli.progress import ByteProgress
@@ -63,12 +75,40 @@ def command(
 
     check_out(out, dry_run=dry_run)
     source = open_source(store, read_options, Capability.SALVAGE, channels=options.patterns)
+    if source.streams:
+        return _salvage_streams(source, None if dry_run else out, options.patterns, stream_options, force=force)
     opened = source.store()
     names = opened.chosen(options.patterns)
     check_stopped([source], force=force or dry_run)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, key=opened.key)
+
+
+def _salvage_streams(
+    source: Source, out: Path | None, patterns: tuple[str, ...], options: StreamSalvageOptions, *, force: bool
+) -> int:
+    """Writes the streams of a JetStream directory anew, prints the result, and returns the exit code."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.recovery.streams.apply import write_backups, write_store
+    from stantools.recovery.streams.plan import plan_stream_salvage
+    from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
+    from stantools.store.locks import check_not_in_use
+
+    if not source.archived:
+        for use in check_not_in_use(source.place, force=force or out is None):
+            console.warning(f"{use.detail}: data being written may look damaged")
+    with ByteProgress("plan") as shown:
+        plan = plan_stream_salvage(source, options, patterns, shown.advance)
+    if out is None:
+        return show_plan(stream_salvage_report(plan))
+    write = write_backups if options.to is SalvageTarget.BACKUP else write_store
+    with ByteProgress("write", plan.bytes) as shown:
+        result = write(plan, out, shown.advance)
+    code = show_report(stream_salvage_report(plan, result, options))
+    if not result.good:
+        _tell_mistake(str(out))
+    return code
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:

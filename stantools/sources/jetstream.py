@@ -25,7 +25,7 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
-_USES: Final = frozenset({Capability.OVERVIEW})
+_USES: Final = frozenset({Capability.OVERVIEW, Capability.SALVAGE})
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:

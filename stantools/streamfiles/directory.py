@@ -52,11 +52,12 @@ class StoredStream:
     server_keys: ServerKeys | None = None
     flaws: list[FileFlaw] = field(default_factory=list)
     other_names: tuple[str, ...] = ()  #: other streams, whose blocks may be here
+    hashed_as: str = ""  #: name by which its files were hashed, if the directory was renamed
 
     @cached_property
     def name(self) -> str:
         """Name of the stream, by which its files were hashed; that of a directory being deleted begins with a dot."""
-        return self.path.name.removeprefix(".")
+        return self.hashed_as or self.path.name.removeprefix(".")
 
     @cached_property
     def names(self) -> set[str]:
@@ -158,9 +159,12 @@ class StoredStream:
         names = sorted(each.name for each in _entries(self.path / "obs") if each.is_dir())
         return [self._consumer(name) for name in names]
 
+    def consumer_key(self, name: str) -> AssetKey | None:
+        return self._asset_key(f"obs/{name}/meta.key", f"{self.name}.{name}", name)
+
     def _consumer(self, name: str) -> StoredConsumer:
         folder = f"obs/{name}/"
-        asset = self._asset_key(f"{folder}meta.key", f"{self.name}.{name}", name)
+        asset = self.consumer_key(name)
         config = self._config(folder, highwayhash.consumer_key(self.name, name), asset)
         state: ConsumerState | None = None
         try:

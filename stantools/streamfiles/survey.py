@@ -336,7 +336,7 @@ class StreamSurvey:
         for block in sorted(self.blocks, key=lambda each: each.first, reverse=True):
             rows_of_block = [
                 (sequence, int(length), int(subject))
-                for data, rows in self._batches(block)
+                for data, rows in self.records(block)
                 for sequence, length, subject in zip(
                     rows.sequence.tolist(), rows.length, kernels.subject_hashes(data, rows), strict=True
                 )
@@ -408,7 +408,7 @@ class StreamSurvey:
             strange = strange[:0]
         suspects: list[tuple[int, int]] = []
         for block in self.blocks if len(strange) else ():
-            for data, rows in self._batches(block):
+            for data, rows in self.records(block):
                 odd = rows.take(_contains(strange, kernels.subject_hashes(data, rows)))
                 suspects += [
                     (sequence, sequence)
@@ -422,14 +422,19 @@ class StreamSurvey:
                 detail = "the border between subject, headers and payload was moved; the hash does not cover it"
                 self._flaw(FlawKind.BORDER, block, detail, sequence=sequence)
 
-    def _batches(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+    def records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
         """Reads the messages of a block again."""
+        for data, rows in self.all_records(block):
+            yield data, rows.take(rows.flags == 0)
+
+    def all_records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+        """Reads the good records of a block again, tombstones and erased ones included."""
         if not block.readable:
             return
         with self.directory.content(block.file) as content:
             for piece in scan(content.data, block.key):
                 if isinstance(piece, RecordColumns):
-                    yield content.data, piece.take(piece.flags == 0)
+                    yield content.data, piece
 
     def messages(self) -> Iterator[tuple[BlockSurvey, Buffer | bytes, RecordColumns]]:
         """Yields the intact messages that are live, in the order of the blocks, leftovers last."""
@@ -439,7 +444,7 @@ class StreamSurvey:
             if not chosen:
                 continue
             rest = chosen
-            for data, rows in self._batches(block):
+            for data, rows in self.records(block):
                 chosen_rows = rest.select(rows.sequence)
                 if block.disordered:
                     firsts = np.zeros(len(rows), np.bool_)

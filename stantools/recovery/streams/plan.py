@@ -1,0 +1,430 @@
+"""The plan of a salvage of streams: of each stream its messages, last sequence, configuration and consumers.
+
+Facts: jetstream-store.md sections 4, 22 and 24.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.notation import counted, describe_ranges
+from stantools.progress import Progress
+from stantools.recovery.recovery_options import StreamSalvageOptions
+from stantools.recovery.streams.borders import repaired
+from stantools.recovery.streams.configs import (
+    SalvagedConfig,
+    StoredAmounts,
+    lift_limits,
+    mended,
+    rebuilt_stream,
+    stream_config,
+)
+from stantools.recovery.streams.directories import grouped
+from stantools.recovery.streams.doubts import in_doubt, tail_is_missing
+from stantools.recovery.streams.positions import SalvagedConsumer, salvaged_consumers, within
+from stantools.recovery.streams.record_files import (
+    BlockFileRecords,
+    ChosenRecords,
+    MadeRecords,
+    RecordFile,
+    StoredMessage,
+    differing,
+)
+from stantools.sources.source import Source
+from stantools.store.ranges import Ranges
+from stantools.streamfiles import kernels
+from stantools.streamfiles.directory import StoredStream
+from stantools.streamfiles.flaws import FlawKind
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, RecordColumns
+from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
+from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
+
+#: Beyond the last message, sequences up to which a consumer's delivery is believed.
+_MOST_DELIVERED: Final = 1 << 16
+
+
+@dataclass
+class SalvagedStream:
+    account: str
+    name: str
+    config: SalvagedConfig
+    chosen: ChosenRecords
+    consumers: list[SalvagedConsumer]
+    last: int  #: the last sequence ever used, as far as known
+    resurrected: Ranges  #: messages of which nothing tells any more whether they were deleted
+    lost: Ranges  #: live messages that are nowhere intact
+    bytes: int = 0  #: of the messages' records
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def recovered(self) -> Ranges:
+        return self.chosen.sequences
+
+    @property
+    def messages(self) -> int:
+        return self.recovered.count()
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.account}/{self.name}"
+
+    @property
+    def lossy(self) -> bool:
+        return bool(self.lost) or self.config.rebuilt or any(each.lossy for each in self.consumers)
+
+    def entries(self) -> list[ConsumerEntry]:
+        return [each.entry for each in self.consumers]
+
+    def archive(self, config: Mapping[str, Any] | None = None, compression: str = "stored") -> StreamArchive:
+        return StreamArchive(
+            self.name,
+            config or self.config.members,
+            self.config.created_ns,
+            origin=False,
+            compression=compression,
+            whole=True,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "account": self.account,
+            "name": self.name,
+            "recovered": self.recovered.as_json(),
+            "resurrected": self.resurrected.as_json(),
+            "lost": self.lost.as_json(),
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "sources": self.chosen.counts(),
+        }
+
+
+@dataclass
+class StreamSalvagePlan:
+    source: Path
+    streams: list[SalvagedStream]
+    notes: list[str] = field(default_factory=list)
+    left_out: int = 0  #: streams that cannot be read
+
+    @property
+    def messages(self) -> int:
+        return sum(each.messages for each in self.streams)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.streams)
+
+    @property
+    def lossy(self) -> bool:
+        return bool(self.left_out) or any(each.lossy for each in self.streams)
+
+    def all_notes(self) -> list[str]:
+        found = list(self.notes)
+        for each in self.streams:
+            found += [f"{each.full_name}: {text}" for text in (*each.config.notes, *each.notes)]
+            found += [
+                f"{each.full_name}: consumer {consumer.name}: {text}"
+                for consumer in each.consumers
+                for text in consumer.notes
+            ]
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "streams": [each.as_json() for each in self.streams],
+            "consumers": [
+                consumer.as_json(each.account, each.name) for each in self.streams for consumer in each.consumers
+            ],
+            "notes": self.all_notes(),
+        }
+
+
+def plan_stream_salvage(
+    source: Source, options: StreamSalvageOptions, patterns: Sequence[str] = (), progress: Progress | None = None
+) -> StreamSalvagePlan:
+    """Plans the salvage of all streams of a source whose names match a pattern; nothing is written."""
+    plan = StreamSalvagePlan(source.path, [])
+    subjects: dict[str, list[str]] = {}
+    for (account, name), directories in grouped(source, patterns).items():
+        readable = []
+        for each in directories:
+            if each.encrypted and each.server_keys is None:
+                plan.notes.append(f"{account}/{name}: it is encrypted, and no key was given: left out")
+            else:
+                readable.append(each)
+        if not readable:
+            plan.left_out += 1
+            continue
+        stream = _StreamPlanner(source.path, readable, options, subjects.get(account, ()), progress).plan()
+        if stream is None:
+            plan.left_out += 1
+            plan.notes.append(f"{account}/{name}: nothing of it can be read: left out")
+            continue
+        subjects.setdefault(account, []).extend(stream.config.members.get("subjects") or [name])
+        plan.streams.append(stream)
+    if plan.left_out and not plan.streams:
+        raise StoreUnreadableError(
+            f"{source.path}: no stream can be salvaged: {'; '.join(plan.notes)}",
+            "give the server's key with --encryption-key-env or --encryption-key-file, or look for another copy",
+        )
+    return plan
+
+
+class _StreamPlanner:
+    def __init__(
+        self,
+        root: Path,
+        directories: Sequence[StoredStream],
+        options: StreamSalvageOptions,
+        taken: Sequence[str],
+        progress: Progress | None,
+    ) -> None:
+        self._root = root
+        self._options = options
+        self._taken = taken
+        self._notes: list[str] = []
+        self._surveys = [StreamSurvey(each, progress) for each in directories]
+        self._main = self._surveys[0].directory
+        self._files: list[RecordFile] = []
+        self._borders = Ranges()
+
+    def plan(self) -> SalvagedStream | None:
+        main, account = self._main, self._main.account
+        surveys = self._same_history()
+        chosen = self._choose(surveys)
+        recovered = chosen.sequences
+        values = self._config_values(surveys)
+        blocks = [block for each in surveys for block in each.blocks]
+        if values is None and not recovered and not any(each.records for each in blocks):
+            return None
+        size, first_time, per_subject, subjects = _measured(chosen, listed=values is None or not values.get("subjects"))
+        last = max([recovered.last, *(each.last for each in surveys)])
+        if values is None:
+            config = rebuilt_stream(main.name, subjects, first_time, self._taken)
+        else:
+            if isinstance(begin := values.get("first_seq"), int) and begin > 0:
+                last = max(last, begin - 1)
+            config = stream_config(values, main.name, self._options.version, self._options.replicas)
+        lift_limits(config, StoredAmounts(recovered.count(), size, first_time, per_subject))
+        consumers = salvaged_consumers(main, self._options.version, self._options.replicas, {}, {})
+        end, last = last, self._with_deliveries(surveys, consumers, last)
+        for consumer in consumers:
+            within(consumer, recovered, last)
+        doubts = [in_doubt(each) for each in surveys]
+        forgotten = doubts[0]
+        for each in doubts[1:]:
+            forgotten = forgotten & each
+        lost = Ranges.union(each.live for each in surveys) - recovered - Ranges.union(self._deletions(surveys))
+        lost = lost | Ranges.of([(end + 1, last)])
+        self._note_flaws(surveys)
+        if config.members.get("retention") == "interest" and not consumers and recovered:
+            self._notes.append(
+                "it keeps messages for consumers and has none: the first consumer that is created and deleted takes "
+                "all messages with it"
+            )
+        return SalvagedStream(
+            account, main.name, config, chosen, consumers, last, recovered & forgotten, lost, size, self._notes
+        )
+
+    # Messages
+
+    def _same_history(self) -> list[StreamSurvey]:
+        """Returns the surveys of directories that hold the same stream: a newer stream may have an older one's name."""
+        kept = [self._surveys[0]]
+        created = (kept[0].directory.config or {}).get("Created")
+        for each in self._surveys[1:]:
+            other = (each.directory.config or {}).get("Created")
+            if created and other and created != other:
+                self._notes.append(f"{self._shown(each.directory.path)} is an older stream of that name: left out")
+            else:
+                kept.append(each)
+        return kept
+
+    def _deletions(self, surveys: Sequence[StreamSurvey]) -> list[Ranges]:
+        return [each.deleted for each in surveys]
+
+    def _choose(self, surveys: Sequence[StreamSurvey]) -> ChosenRecords:
+        chosen = ChosenRecords()
+        deleted = Ranges.union(self._deletions(surveys))
+        seen = Ranges()
+        for survey in surveys:
+            for records, wanted in self._of_survey(survey):
+                own = wanted - deleted if len(surveys) > 1 else wanted
+                self._compare(chosen, records, records.sequences & seen)
+                if fresh := own - seen:
+                    chosen.parts.append((records, fresh))
+                    seen = seen | fresh
+        return chosen
+
+    def _of_survey(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
+        own = [each for each in survey.blocks if each.file.number and not self._is_foreign(survey, each)]
+        foreign = [each for each in survey.blocks if each not in own]
+        for block in (*own, *foreign, *survey.others):
+            if block.readable and block.sequences:
+                file = BlockFileRecords(survey, block, self._shown(block.file.path), block.sequences)
+                yield file, block.sequences & survey.intact
+        if survey.borders:
+            yield from self._repaired(survey)
+
+    @staticmethod
+    def _is_foreign(survey: StreamSurvey, block: BlockSurvey) -> bool:
+        return any(each.kind is FlawKind.BLOCK_NUMBER and each.file == block.name for each in survey.flaws)
+
+    def _compare(self, chosen: ChosenRecords, records: RecordFile, common: Ranges) -> None:
+        """Names messages that are there twice with different contents."""
+        if not common:
+            return
+        for kept, ranges in chosen.parts:
+            if (both := ranges & common) and (others := differing(kept, records, both)):
+                self._notes.append(
+                    f"{counted(others.count(), 'sequence')} {describe_ranges(others)}: {records.file} has other "
+                    f"messages than {kept.file}, which counts"
+                )
+
+    def _repaired(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
+        subjects = _subjects(survey)
+        for block in survey.blocks:
+            wanted, found = block.sequences & survey.borders, []
+            if not wanted:
+                continue
+            for data, rows in survey.records(block):
+                odd = rows.take(wanted.select(rows.sequence))
+                for row in range(len(odd)):
+                    if message := _mended_message(data, odd, row, subjects):
+                        found.append(message)
+            if found:
+                records = MadeRecords(self._shown(block.file.path), found)
+                self._borders = self._borders | records.sequences
+                self._notes.append(
+                    f"{describe_ranges(records.sequences)}: the border between subject, headers and payload was "
+                    "damaged, and is restored"
+                )
+                yield records, records.sequences
+            if rest := wanted - Ranges.of((each.sequence, each.sequence) for each in found):
+                self._notes.append(
+                    f"{describe_ranges(rest)}: the border between subject, headers and payload is damaged, and more "
+                    f"than one fits: not taken from {self._shown(block.file.path)}"
+                )
+
+    def _shown(self, path: Path) -> str:
+        root = self._root.absolute()
+        absolute = path.absolute()
+        if not absolute.is_relative_to(root):
+            root = self._main.path.absolute()
+        return os.path.relpath(absolute, root)
+
+    # Configuration, end, consumers
+
+    def _config_values(self, surveys: Sequence[StreamSurvey]) -> Mapping[str, Any] | None:
+        for survey in surveys:
+            directory = survey.directory
+            summed = any(each.kind is FlawKind.META_SUM for each in directory.flaws)
+            if directory.config is None or summed:
+                if values := mended(directory):
+                    self._notes.append("a flipped bit of its configuration is restored; its hash proves it")
+                    return values
+                if directory.config is not None:
+                    self._notes.append("the hash of its configuration is wrong, and is made anew")
+            if directory.config is not None:
+                return directory.config
+            if values := _temporary_config(directory):
+                self._notes.append("its configuration is that of meta.inf.tmp")
+                return values
+        return None
+
+    def _with_deliveries(
+        self, surveys: Sequence[StreamSurvey], consumers: Sequence[SalvagedConsumer], last: int
+    ) -> int:
+        """Returns the last sequence, also if the messages at the end are gone and only consumers tell it."""
+        directory = surveys[0].directory
+        certain = directory.index and directory.index.version and not directory.index_is_older
+        delivered = [each.state.delivered[1] for each in consumers if each.state]
+        told = max((each for each in delivered if each <= last + _MOST_DELIVERED), default=0)
+        if told > last and not certain and tail_is_missing(surveys[0]):
+            self._notes.append(f"messages {last + 1} to {told}, which consumers got, are gone; their numbers stay used")
+            return told
+        return last
+
+    def _note_flaws(self, surveys: Sequence[StreamSurvey]) -> None:
+        for survey in surveys:
+            for each in survey.flaws:
+                place = f" at {each.offset}" if each.offset is not None else ""
+                self._notes.append(f"{self._shown(survey.directory.path / each.file)}{place}: {each.detail}")
+
+
+def _temporary_config(directory: StoredStream) -> dict[str, Any] | None:
+    """Returns a configuration whose replacement was under way."""
+    import json
+
+    try:
+        data = directory.read("meta.inf.tmp")
+        values = json.loads(data) if data else None
+    except NotPermittedError:
+        raise
+    except (StoreUnreadableError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _subjects(survey: StreamSurvey) -> set[bytes]:
+    """Returns the subjects that a stream has, without those of messages with damaged borders."""
+    known = survey.directory.index
+    found: set[bytes] = set()
+    if known and known.version and known.subjects:
+        at = 0
+        for size in known.subject_sizes.tolist():
+            found.add(known.subject_text[at : at + size])
+            at += size
+        return found
+    for _, data, rows in survey.messages():
+        _, firsts = np.unique(kernels.subject_hashes(data, rows), return_index=True)
+        for row in firsts.tolist():
+            found.add(_text(data, rows.subject_start, rows.subject_size, row))
+    return found
+
+
+def _text(data: Any, starts: Any, sizes: Any, row: int) -> bytes:
+    return bytes(data[int(starts[row]) : int(starts[row]) + int(sizes[row])])
+
+
+def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[bytes]) -> StoredMessage | None:
+    start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
+    headed = bool(rows.header_start[row])
+    rest = int(rows.length[row]) - EMPTY_RECORD_SIZE - size
+    text = bytes(data[start : start + size])
+    if headed:
+        start, rest = start + HEADER_LENGTH_SIZE, rest - HEADER_LENGTH_SIZE
+    text += bytes(data[start + size : start + size + rest])
+    parts = repaired(text, size, headed=headed, fits=subjects.__contains__)
+    return StoredMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
+
+
+def _measured(chosen: ChosenRecords, *, listed: bool) -> tuple[int, int, int, set[bytes]]:
+    """Returns the size of the records, the time of the first message, and the messages of the most frequent subject.
+
+    The subjects come last, if they are to be `listed`.
+    """
+    size, first_time = 0, 0
+    counts: Counter[int] = Counter()
+    subjects: dict[int, bytes] = {}
+    for batch in chosen.read():
+        rows = batch.columns
+        size += int(rows.length.sum(dtype=np.int64))
+        first_time = first_time or int(rows.timestamp[0])
+        keys, firsts, numbers = np.unique(
+            kernels.subject_hashes(batch.buffer, rows), return_index=True, return_counts=True
+        )
+        counts.update(dict(zip(keys.tolist(), numbers.tolist(), strict=True)))
+        if listed:
+            for key, row in zip(keys.tolist(), firsts.tolist(), strict=True):
+                subjects.setdefault(key, _text(batch.buffer, rows.subject_start, rows.subject_size, row))
+    return size, first_time, max(counts.values(), default=0), set(subjects.values())
