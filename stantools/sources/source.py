@@ -24,6 +24,7 @@ from stantools.store.read_options import ReadOptions, open_store
 
 if TYPE_CHECKING:
     from stantools.streamfiles.directory import StoredStream
+    from stantools.streamfiles.raft_group import RaftGroup
 
 #: account of streams on servers without accounts, and in backups, which do not tell it
 NO_ACCOUNT: Final = "$G"
@@ -164,6 +165,7 @@ class Source:
     datastore: Datastore | None = None
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
     streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
+    raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -183,7 +185,7 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
-        if self.streams:
+        if self.streams or self.raft_groups:
             return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 

@@ -52,6 +52,7 @@ class StoredStream:
     server_keys: ServerKeys | None = None
     flaws: list[FileFlaw] = field(default_factory=list)
     other_names: tuple[str, ...] = ()  #: other streams, whose blocks may be here
+    node: str = ""  #: name of its node, if there are several
     hashed_as: str = ""  #: name by which its files were hashed, if the directory was renamed
 
     @cached_property

@@ -33,8 +33,8 @@ def grouped(source: Source, patterns: Iterable[str]) -> dict[tuple[str, str], li
         if not patterns or any(subject_matches(pattern, stream.name) for pattern in patterns):
             found.setdefault((stream.account, stream.name), []).append(stream)
     for (_, name), streams in found.items():
-        streams.sort(key=lambda each: (each.path.name != name, each.path.name))
-    return dict(sorted(found.items()))
+        streams.sort(key=lambda each: (each.path.name != name, each.path.name, each.node))
+    return found
 
 
 def identified(stream: StoredStream) -> StoredStream:

@@ -20,6 +20,7 @@ from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.borders import repaired
+from stantools.recovery.streams.cluster import ClusterFacts
 from stantools.recovery.streams.configs import (
     SalvagedConfig,
     StoredAmounts,
@@ -36,15 +37,16 @@ from stantools.recovery.streams.record_files import (
     ChosenRecords,
     MadeRecords,
     RecordFile,
-    StoredMessage,
     differing,
 )
 from stantools.sources.source import Source
+from stantools.store.directory import subject_matches
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, RecordColumns
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
+from stantools.streamfiles.raft_operations import StoredMessage
 from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
@@ -154,20 +156,30 @@ def plan_stream_salvage(
     """Plans the salvage of all streams of a source whose names match a pattern; nothing is written."""
     plan = StreamSalvagePlan(source.path, [])
     subjects: dict[str, list[str]] = {}
-    for (account, name), directories in grouped(source, patterns).items():
+    cluster = ClusterFacts(source.path, source.raft_groups)
+    directories = grouped(source, patterns)
+    for key in cluster.names():
+        if not patterns or any(subject_matches(pattern, key[1]) for pattern in patterns):
+            directories.setdefault(key, [])
+    for (account, name), found in sorted(directories.items()):
+        if cluster.was_removed((account, name)):
+            plan.notes.append(f"{account}/{name}: the cluster deleted it; a node that was down still has it: left out")
+            continue
         readable = []
-        for each in directories:
+        for each in found:
             if each.encrypted and each.server_keys is None:
                 plan.notes.append(f"{account}/{name}: it is encrypted, and no key was given: left out")
             else:
                 readable.append(each)
-        if not readable:
+        if found and not readable:
             plan.left_out += 1
             continue
-        stream = _StreamPlanner(source.path, readable, options, subjects.get(account, ()), progress).plan()
+        taken = subjects.get(account, ())
+        stream = _StreamPlanner(source.path, (account, name), readable, cluster, options, taken, progress).plan()
         if stream is None:
-            plan.left_out += 1
-            plan.notes.append(f"{account}/{name}: nothing of it can be read: left out")
+            if found:
+                plan.left_out += 1
+                plan.notes.append(f"{account}/{name}: nothing of it can be read: left out")
             continue
         subjects.setdefault(account, []).extend(stream.config.members.get("subjects") or [name])
         plan.streams.append(stream)
@@ -183,22 +195,29 @@ class _StreamPlanner:
     def __init__(
         self,
         root: Path,
+        key: tuple[str, str],
         directories: Sequence[StoredStream],
+        cluster: ClusterFacts,
         options: StreamSalvageOptions,
         taken: Sequence[str],
         progress: Progress | None,
     ) -> None:
         self._root = root
+        self._key = key
+        self._cluster = cluster
         self._options = options
         self._taken = taken
         self._notes: list[str] = []
-        self._surveys = [StreamSurvey(each, progress) for each in directories]
-        self._main = self._surveys[0].directory
-        self._files: list[RecordFile] = []
-        self._borders = Ranges()
+        surveys = [StreamSurvey(each, progress) for each in directories]
+        self._logs = cluster.logs(key)
+        fresh = cluster.fresh_nodes(key)
+        surveys.sort(key=lambda each: (fresh is not None and each.directory.node not in fresh, -each.last))
+        self._surveys = surveys
+        #: nodes whose directory tells deletions
+        self._fresh = [each for each in surveys if fresh is None or each.directory.node in fresh] or surveys
 
     def plan(self) -> SalvagedStream | None:
-        main, account = self._main, self._main.account
+        account, name = self._key
         surveys = self._same_history()
         chosen = self._choose(surveys)
         recovered = chosen.sequences
@@ -206,24 +225,28 @@ class _StreamPlanner:
         blocks = [block for each in surveys for block in each.blocks]
         if values is None and not recovered and not any(each.records for each in blocks):
             return None
+        assigned = self._cluster.assignment(self._key)
         size, first_time, per_subject, subjects = _measured(chosen, listed=values is None or not values.get("subjects"))
-        last = max([recovered.last, *(each.last for each in surveys)])
+        last = max([recovered.last, *(each.last for each in surveys), *(log.last for _, log in self._logs)])
         if values is None:
-            config = rebuilt_stream(main.name, subjects, first_time, self._taken)
+            config = rebuilt_stream(name, subjects, first_time, self._taken)
         else:
             if isinstance(begin := values.get("first_seq"), int) and begin > 0:
                 last = max(last, begin - 1)
-            config = stream_config(values, main.name, self._options.version, self._options.replicas)
+            config = stream_config(values, name, self._options.version, self._options.replicas)
         lift_limits(config, StoredAmounts(recovered.count(), size, first_time, per_subject))
-        consumers = salvaged_consumers(main, self._options.version, self._options.replicas, {}, {})
+        consumers = salvaged_consumers(
+            [each.directory for each in surveys],
+            self._options.version,
+            self._options.replicas,
+            assigned.consumers if assigned else {},
+            self._cluster.consumers(self._key),
+            self._notes,
+        )
         end, last = last, self._with_deliveries(surveys, consumers, last)
         for consumer in consumers:
             within(consumer, recovered, last)
-        doubts = [in_doubt(each) for each in surveys]
-        forgotten = doubts[0]
-        for each in doubts[1:]:
-            forgotten = forgotten & each
-        lost = Ranges.union(each.live for each in surveys) - recovered - Ranges.union(self._deletions(surveys))
+        lost = Ranges.union(each.live for each in surveys) - recovered - self._deleted(surveys)
         lost = lost | Ranges.of([(end + 1, last)])
         self._note_flaws(surveys)
         if config.members.get("retention") == "interest" and not consumers and recovered:
@@ -232,37 +255,70 @@ class _StreamPlanner:
                 "all messages with it"
             )
         return SalvagedStream(
-            account, main.name, config, chosen, consumers, last, recovered & forgotten, lost, size, self._notes
+            account, name, config, chosen, consumers, last, recovered & self._doubts(surveys), lost, size, self._notes
         )
 
     # Messages
 
     def _same_history(self) -> list[StreamSurvey]:
         """Returns the surveys of directories that hold the same stream: a newer stream may have an older one's name."""
-        kept = [self._surveys[0]]
-        created = (kept[0].directory.config or {}).get("Created")
+        kept = self._surveys[:1]
+        created = (kept[0].directory.config or {}).get("Created") if kept else None
         for each in self._surveys[1:]:
             other = (each.directory.config or {}).get("Created")
-            if created and other and created != other:
+            if created and other and created != other and each.directory.node == kept[0].directory.node:
                 self._notes.append(f"{self._shown(each.directory.path)} is an older stream of that name: left out")
             else:
                 kept.append(each)
         return kept
 
-    def _deletions(self, surveys: Sequence[StreamSurvey]) -> list[Ranges]:
-        return [each.deleted for each in surveys]
+    def _deleted(self, surveys: Sequence[StreamSurvey]) -> Ranges:
+        """Returns what is known to be deleted.
+
+        Tombstones and logs of any node tell it. An index tells absence alone: it does not count against another node
+        as new that has the message.
+        """
+        told = Ranges.union(log.deleted for _, log in self._logs)
+        if len(surveys) == 1:
+            return surveys[0].deleted | told
+        blocks = [block for each in surveys for block in (*each.blocks, *each.others)]
+        told = Ranges.union(
+            [told, *(Ranges.from_sequences(part) for each in blocks for part in (each.tombstones, each.erasures))]
+        )
+        fresh = [each for each in surveys if each in self._fresh]
+        for each in fresh:
+            others = [other.intact - in_doubt(other) for other in fresh if other is not each]
+            told = told | (each.deleted - Ranges.union(others))
+        return told
+
+    def _doubts(self, surveys: Sequence[StreamSurvey]) -> Ranges:
+        """Returns the sequences of which no node and no log tells whether they were deleted."""
+        doubts = Ranges.of([(0, MAX_SEQUENCE)]) if surveys else Ranges()
+        for each in surveys:
+            own = in_doubt(each)
+            if each in self._fresh:
+                doubts = doubts & own
+        told = max((log.told for _, log in self._logs), default=0)
+        if not surveys:  # limits delete without an entry in the log
+            doubts = Ranges.of([(0, MAX_SEQUENCE)])
+        return doubts - Ranges.of([(0, told)])
 
     def _choose(self, surveys: Sequence[StreamSurvey]) -> ChosenRecords:
         chosen = ChosenRecords()
-        deleted = Ranges.union(self._deletions(surveys))
+        deleted = self._deleted(surveys)
         seen = Ranges()
         for survey in surveys:
             for records, wanted in self._of_survey(survey):
-                own = wanted - deleted if len(surveys) > 1 else wanted
+                own = wanted - deleted
                 self._compare(chosen, records, records.sequences & seen)
                 if fresh := own - seen:
                     chosen.parts.append((records, fresh))
                     seen = seen | fresh
+        for group, log in self._logs:
+            fresh = Ranges.of((each, each) for each in log.messages) - deleted - seen
+            if fresh:
+                chosen.parts.append((self._cluster.records(group, log, fresh), fresh))
+                seen = seen | fresh
         return chosen
 
     def _of_survey(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
@@ -303,7 +359,6 @@ class _StreamPlanner:
                         found.append(message)
             if found:
                 records = MadeRecords(self._shown(block.file.path), found)
-                self._borders = self._borders | records.sequences
                 self._notes.append(
                     f"{describe_ranges(records.sequences)}: the border between subject, headers and payload was "
                     "damaged, and is restored"
@@ -319,7 +374,11 @@ class _StreamPlanner:
         root = self._root.absolute()
         absolute = path.absolute()
         if not absolute.is_relative_to(root):
-            root = self._main.path.absolute()
+            root = next(
+                each.directory.path.absolute()
+                for each in self._surveys
+                if absolute.is_relative_to(each.directory.path.absolute())
+            )
         return os.path.relpath(absolute, root)
 
     # Configuration, end, consumers
@@ -339,12 +398,17 @@ class _StreamPlanner:
             if values := _temporary_config(directory):
                 self._notes.append("its configuration is that of meta.inf.tmp")
                 return values
+        if assigned := self._cluster.assignment(self._key):
+            self._notes.append("its configuration is that of the cluster's meta group")
+            return assigned.config
         return None
 
     def _with_deliveries(
         self, surveys: Sequence[StreamSurvey], consumers: Sequence[SalvagedConsumer], last: int
     ) -> int:
         """Returns the last sequence, also if the messages at the end are gone and only consumers tell it."""
+        if not surveys or self._logs:
+            return last
         directory = surveys[0].directory
         certain = directory.index and directory.index.version and not directory.index_is_older
         delivered = [each.state.delivered[1] for each in consumers if each.state]

@@ -6,7 +6,7 @@ stream would hide new messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,38 +39,52 @@ class SalvagedConsumer:
 
 
 def salvaged_consumers(
-    directory: StoredStream,
+    directories: Sequence[StoredStream],
     version: tuple[int, int],
     replicas: int,
     assigned: Mapping[str, Mapping[str, Any]],
     states: Mapping[str, ConsumerState],
+    notes: list[str],
 ) -> list[SalvagedConsumer]:
-    """Returns the consumers of a stream's directory and of its Raft groups.
+    """Returns the consumers of a stream's directories and of its Raft groups; the first directory is the newest.
 
-    `assigned` are configurations, `states` positions by a cluster's Raft groups.
+    `assigned` are configurations, `states` positions by a cluster's Raft groups. Consumers that are left out are added
+    to `notes`.
     """
     found = []
-    known = {each.name: each for each in directory.consumers if not each.name.startswith(".")}
+    known: dict[str, tuple[StoredStream, StoredConsumer]] = {}
+    for place in directories:
+        for one in place.consumers:
+            there = known.get(one.name)
+            if not one.name.startswith(".") and (there is None or _worse(there[1], one)):
+                known[one.name] = place, one
     for name in sorted({*known, *assigned, *states}):
-        stored = known.get(name, StoredConsumer(name, None, None))
+        directory, stored = known[name] if name in known else (None, StoredConsumer(name, None, None))
         values = stored.config
         if values is None or (values.get("Name") or name) != name:
-            values = (name in known and mended(directory, f"obs/{name}/")) or None
+            values = mended(directory, f"obs/{name}/") if directory else None
         if values is None and name in assigned:
             values = {"Created": format_time(1), "Name": name, **assigned[name]}
-        if values is None and stored.state is None and not (directory.path / f"obs/{name}/o.dat").exists():
+        if values is None and directory and not (directory.path / f"obs/{name}/o.dat").exists():
             continue  # what is left of one that was deleted
         config = consumer_config(values, version, replicas) if values else rebuilt_consumer(name, format_time(1))
         each = SalvagedConsumer(name, config, stored.state, list(config.notes), config.rebuilt)
-        if name not in known and name not in states and config.members.get("mem_storage"):
+        if not directory and name not in states:
+            notes.append(f"consumer {name} is left out: its position is on a node that is not here, or in memory")
             continue
-        if stored.state is None and name in known:
+        if stored.state is None and directory:
             _read_damaged(directory, each)
         if (logged := states.get(name)) and (each.state is None or logged.delivered > each.state.delivered):
             each.state, each.lossy = logged, config.rebuilt
             each.notes.append("its position is that of its Raft log")
         found.append(each)
     return found
+
+
+def _worse(first: StoredConsumer, second: StoredConsumer) -> bool:
+    """Returns whether the second one knows more."""
+    known = [(each.config is not None, each.state.delivered if each.state else (-1, -1)) for each in (first, second)]
+    return known[0] < known[1]
 
 
 def _read_damaged(directory: StoredStream, consumer: SalvagedConsumer) -> None:

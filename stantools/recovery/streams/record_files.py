@@ -19,6 +19,7 @@ from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.damage import scan
 from stantools.streamfiles.layout import RecordColumns
+from stantools.streamfiles.raft_operations import StoredMessage
 from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
 
 if TYPE_CHECKING:
@@ -59,15 +60,6 @@ class BlockFileRecords:
         for piece in scan(content.data, self.block.key):
             if isinstance(piece, RecordColumns):
                 yield RecordBatch(content.data, piece.take(piece.flags == 0))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    sequence: int
-    time: int  #: nanoseconds since 1970
-    subject: bytes
-    headers: bytes  #: from `NATS/1.0` on; empty without
-    payload: bytes
 
 
 class MadeRecords:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ SAMPLE = (
 
 
 @cache
-def salvages(place: Path, names: tuple[str, ...]) -> dict[str, Salvage]:
-    found = {}
-    for case in names:
-        expected = load(case)
-        settings = (expected.get("written_with") or expected["server_settings"])["jetstream"]
-        found[case] = salvage(folder() / case / "store", place / case, settings.get("key"))
-    return found
+def salvaged(place: Path, case: str) -> Salvage:
+    expected = load(case)
+    settings = (expected.get("written_with") or expected["server_settings"])["jetstream"]
+    return salvage(folder() / case / "store", place / case, settings.get("key"))
+
+
+def salvages(place: Path, names: Iterable[str]) -> dict[str, Salvage]:
+    return {case: salvaged(place, case) for case in names}
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +65,7 @@ def check(case: str, done: Salvage) -> None:
 
 
 def test_healthy_directories_are_kept_whole(place: Path) -> None:
-    names = tuple(cases("healthy"))
-    for case, done in salvages(place, names).items():
+    for case, done in salvages(place, cases("healthy")).items():
         check(case, done)
         for stream in done.plan.streams:
             assert not stream.resurrected and not stream.lost, (case, stream.full_name)
@@ -81,7 +82,7 @@ def test_healthy_directories_are_kept_whole(place: Path) -> None:
 
 
 def test_damaged_directories_give_all_that_is_intact(place: Path) -> None:
-    for case, done in salvages(place, tuple(cases("damaged"))).items():
+    for case, done in salvages(place, cases("damaged")).items():
         check(case, done)
 
 
@@ -93,4 +94,4 @@ def test_servers_open_a_sample(version: str, place: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_servers_open_every_case(version: str, place: Path, tmp_path: Path) -> None:
-    check_server(version, salvages(place, tuple(cases("healthy") + cases("damaged"))), tmp_path)
+    check_server(version, salvages(place, cases("healthy") + cases("damaged")), tmp_path)
