@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,8 @@ def command(
 
     check_out(out, dry_run=dry_run)
     source = open_source(store, read_options, Capability.SALVAGE, channels=options.patterns)
-    if source.streams:
-        return _salvage_streams(source, None if dry_run else out, options.patterns, stream_options, force=force)
+    if source.holds_streams:
+        return salvage_streams([source], None if dry_run else out, options.patterns, stream_options, force=force)
     opened = source.store()
     names = opened.chosen(options.patterns)
     check_stopped([source], force=force or dry_run)
@@ -85,21 +85,28 @@ def command(
     return carry_out(plan, None if dry_run else out, key=opened.key)
 
 
-def _salvage_streams(
-    source: Source, out: Path | None, patterns: tuple[str, ...], options: StreamSalvageOptions, *, force: bool
+def salvage_streams(
+    sources: Sequence[Source],
+    out: Path | None,
+    patterns: tuple[str, ...],
+    options: StreamSalvageOptions,
+    *,
+    force: bool,
 ) -> int:
-    """Writes the streams of a JetStream directory anew, prints the result, and returns the exit code."""
+    """Writes the streams of JetStream directories anew, prints the result, and returns the exit code."""
     from stantools.cli.progress import ByteProgress
     from stantools.recovery.streams.apply import write_backups, write_store
     from stantools.recovery.streams.plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
+    from stantools.sources.jetstream import joined
     from stantools.store.locks import check_not_in_use
 
-    if not source.archived:
-        for use in check_not_in_use(source.place, force=force or out is None):
+    for source in sources:
+        for use in () if source.archived else check_not_in_use(source.place, force=force or out is None):
             console.warning(f"{use.detail}: data being written may look damaged")
     with ByteProgress("plan") as shown:
-        plan = plan_stream_salvage(source, options, patterns, shown.advance)
+        places = [each.path for each in sources]
+        plan = plan_stream_salvage(joined(sources), options, patterns, shown.advance, places)
     if out is None:
         return show_plan(stream_salvage_report(plan))
     write = write_backups if options.to is SalvageTarget.BACKUP else write_store

@@ -5,7 +5,9 @@ Layout and names: jetstream-store.md sections 1, 11 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +28,7 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
-_USES: Final = frozenset({Capability.OVERVIEW, Capability.SALVAGE})
+_USES: Final = frozenset({Capability.OVERVIEW, Capability.SALVAGE, Capability.MERGE})
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
@@ -135,6 +137,23 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     )
     groups = tuple(RaftGroup(place, node, keys) for node, path in nodes.items() for place in group_places(path))
     return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
+
+
+def joined(sources: Sequence[Source]) -> Source:
+    """Returns the directories of several nodes as one source."""
+    if len(sources) == 1:
+        return sources[0]
+    root = Path(os.path.commonpath([each.path.absolute() for each in sources]))
+
+    def named(source: Source, node: str) -> str:
+        return "/".join(filter(None, (os.path.relpath(source.path.absolute(), root), node)))
+
+    first = sources[0]
+    streams = [replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.streams]
+    groups = [
+        replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.raft_groups
+    ]
+    return Source(first.found, first.read_options, root, streams=tuple(streams), raft_groups=tuple(groups))
 
 
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:

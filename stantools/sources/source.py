@@ -174,6 +174,11 @@ class Source:
     release: Callable[[], None] = lambda: None  #: removes private copies
 
     @property
+    def holds_streams(self) -> bool:
+        """It is a JetStream directory, not a store of channels."""
+        return bool(self.streams or self.raft_groups)
+
+    @property
     def archived(self) -> bool:
         return bool(self.unpack)
 
@@ -185,7 +190,7 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
-        if self.streams or self.raft_groups:
+        if self.holds_streams:
             return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 

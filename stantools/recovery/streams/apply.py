@@ -90,7 +90,8 @@ def request(stream: SalvagedStream, state: ArchiveState) -> dict[str, Any]:
 
 
 def _new(plan: StreamSalvagePlan, out: Path) -> Any:
-    check_outside(plan.source, out)
+    for place in plan.places:
+        check_outside(place, out)
     check_room(out, plan.bytes)
     return new_directory(out, untouched=f"{plan.source} is as it was")
 

@@ -112,6 +112,7 @@ class SalvagedStream:
 @dataclass
 class StreamSalvagePlan:
     source: Path
+    places: Sequence[Path]  #: the directories that are salvaged
     streams: list[SalvagedStream]
     notes: list[str] = field(default_factory=list)
     left_out: int = 0  #: streams that cannot be read
@@ -151,10 +152,17 @@ class StreamSalvagePlan:
 
 
 def plan_stream_salvage(
-    source: Source, options: StreamSalvageOptions, patterns: Sequence[str] = (), progress: Progress | None = None
+    source: Source,
+    options: StreamSalvageOptions,
+    patterns: Sequence[str] = (),
+    progress: Progress | None = None,
+    places: Sequence[Path] = (),
 ) -> StreamSalvagePlan:
-    """Plans the salvage of all streams of a source whose names match a pattern; nothing is written."""
-    plan = StreamSalvagePlan(source.path, [])
+    """Plans the salvage of all streams of a source whose names match a pattern; nothing is written.
+
+    `places` are the directories of several nodes that the source joins.
+    """
+    plan = StreamSalvagePlan(source.path, places or [source.path], [])
     subjects: dict[str, list[str]] = {}
     cluster = ClusterFacts(source.path, source.raft_groups)
     directories = grouped(source, patterns)
