@@ -28,7 +28,7 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
-_USES: Final = frozenset({Capability.OVERVIEW, Capability.SALVAGE, Capability.MERGE})
+_USES: Final = frozenset({Capability.OVERVIEW, Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION})
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:

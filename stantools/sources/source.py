@@ -196,6 +196,9 @@ class Source:
 
     def store(self, why: str = "") -> Datastore:
         """Returns the file store, also that of a node; `why` tells the user the reason for needing one."""
+        if self.holds_streams:
+            problem = self.found.problem()
+            raise NotAStoreError(f"{problem.message}; it has no channels", problem.remedy)
         if self.datastore is None:
             node = self.nodes[0]
             if node.data is None:
