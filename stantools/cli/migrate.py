@@ -342,7 +342,7 @@ def _restore_streams(
     from stantools.migration.targets.server_destination import ServerDestination
     from stantools.migration.workflow import default_plan_file, refuse_problems
     from stantools.recovery.recovery_options import StreamSalvageOptions
-    from stantools.recovery.streams.plan import plan_stream_salvage
+    from stantools.recovery.streams.stream_plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
     from stantools.sources.jetstream import joined
 

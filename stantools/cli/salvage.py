@@ -95,8 +95,8 @@ def salvage_streams(
 ) -> int:
     """Writes the streams of JetStream directories anew, prints the result, and returns the exit code."""
     from stantools.cli.progress import ByteProgress
-    from stantools.recovery.streams.apply import write_backups, write_store
-    from stantools.recovery.streams.plan import plan_stream_salvage
+    from stantools.recovery.streams.new_streams import write_backups, write_store
+    from stantools.recovery.streams.stream_plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
     from stantools.sources.jetstream import joined
     from stantools.store.locks import check_not_in_use

@@ -25,7 +25,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
 from stantools.notation import describe_ranges, parse_moment
 from stantools.progress import Progress
-from stantools.recovery.streams.plan import SalvagedStream, StreamSalvagePlan
+from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.meta import ArchiveState, StreamTally

@@ -37,7 +37,7 @@ _MAX_SNAPSHOT: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class RaftEntry:
+class GroupEntry:
     index: int
     term: int
     kind: int  #: its type
@@ -110,9 +110,9 @@ class RaftGroup:
         return max([self.snapshot.index if self.snapshot else 0, *(each.index for each in self.entries)])
 
     @cached_property
-    def entries(self) -> list[RaftEntry]:
+    def entries(self) -> list[GroupEntry]:
         """The entries in the log, also those that a snapshot includes, in the order of their index."""
-        found: dict[int, tuple[int, list[RaftEntry]]] = {}
+        found: dict[int, tuple[int, list[GroupEntry]]] = {}
         for index, payload in self._payloads():
             term, entries = _decoded(index, payload)
             if index not in found or term >= found[index][0]:
@@ -139,7 +139,7 @@ class RaftGroup:
                 self.flaws.append(problem.message)
 
 
-def _decoded(index: int, payload: bytes) -> tuple[int, list[RaftEntry]]:
+def _decoded(index: int, payload: bytes) -> tuple[int, list[GroupEntry]]:
     """Returns the term of an entry of the log, and its parts."""
     if len(payload) < _HEAD.size:
         return 0, []
@@ -150,7 +150,7 @@ def _decoded(index: int, payload: bytes) -> tuple[int, list[RaftEntry]]:
         at += _LENGTH_SIZE
         if not 1 <= size <= len(payload) - at:
             break
-        entries.append(RaftEntry(index, term, payload[at], payload[at + 1 : at + size]))
+        entries.append(GroupEntry(index, term, payload[at], payload[at + 1 : at + size]))
         at += size
     return term, entries
 

@@ -50,7 +50,7 @@ class RaftOperation(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
+class LoggedMessage:
     sequence: int
     time: int  #: nanoseconds since 1970
     subject: bytes
@@ -62,7 +62,7 @@ class StoredMessage:
 class LoggedStream:
     """The messages in a stream's log, and the deletions that it tells."""
 
-    messages: dict[int, StoredMessage] = field(default_factory=dict)
+    messages: dict[int, LoggedMessage] = field(default_factory=dict)
     deleted: Ranges = field(default_factory=Ranges)
     last: int = 0
     told: int = 0  #: the last sequence up to which a snapshot tells every deletion
@@ -74,7 +74,7 @@ def logged_stream(group: RaftGroup) -> LoggedStream:
     failed = 0
     if group.snapshot:
         failed = _apply_state(found, group.snapshot.data)
-    batches: dict[bytes, list[StoredMessage]] = {}
+    batches: dict[bytes, list[LoggedMessage]] = {}
     for entry in group.entries:
         if entry.kind not in (NORMAL, OLD_SNAPSHOT) or not entry.data:
             continue
@@ -108,13 +108,13 @@ def logged_stream(group: RaftGroup) -> LoggedStream:
     return found
 
 
-def _keep(found: LoggedStream, message: StoredMessage | None) -> None:
+def _keep(found: LoggedStream, message: LoggedMessage | None) -> None:
     if message and 0 < message.sequence <= MAX_SEQUENCE:
         found.messages.setdefault(message.sequence, message)
         found.last = max(found.last, message.sequence)
 
 
-def _message(operation: int, data: bytes, failed: int) -> StoredMessage | None:
+def _message(operation: int, data: bytes, failed: int) -> LoggedMessage | None:
     if operation == RaftOperation.COMPRESSED_MESSAGE:
         data, whole = kernels.decompress_s2(data, _MAX_CONTENT)
         if not whole:
@@ -131,7 +131,7 @@ def _message(operation: int, data: bytes, failed: int) -> StoredMessage | None:
         texts.append(data[at : at + size])
         at += size
     subject, _, headers, payload = texts
-    return StoredMessage(before + 1 - failed, time, subject, headers, payload)
+    return LoggedMessage(before + 1 - failed, time, subject, headers, payload)
 
 
 def _apply_state(found: LoggedStream, data: bytes) -> int:

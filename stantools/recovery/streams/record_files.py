@@ -19,7 +19,7 @@ from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.damage import scan
 from stantools.streamfiles.layout import RecordColumns
-from stantools.streamfiles.raft_operations import StoredMessage
+from stantools.streamfiles.raft_operations import LoggedMessage
 from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class BlockFileRecords:
 class MadeRecords:
     """Messages that are not records of a block, or whose records had to be repaired."""
 
-    def __init__(self, file: str, messages: Sequence[StoredMessage]) -> None:
+    def __init__(self, file: str, messages: Sequence[LoggedMessage]) -> None:
         self.file = file
         self._messages = messages
         self.sequences = Ranges.of((each.sequence, each.sequence) for each in messages)

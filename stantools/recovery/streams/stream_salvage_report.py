@@ -7,8 +7,8 @@ from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns, command_line
 from stantools.notation import counted, describe_ranges, format_size
 from stantools.recovery.recovery_options import SalvageTarget, StreamSalvageOptions
-from stantools.recovery.streams.apply import StreamSalvageResult
-from stantools.recovery.streams.plan import StreamSalvagePlan
+from stantools.recovery.streams.new_streams import StreamSalvageResult
+from stantools.recovery.streams.stream_plan import StreamSalvagePlan
 
 _COLUMNS = columns(
     "stream", "kept", "sequences", "in doubt", "lost", "consumers", numbers=("kept", "in doubt", "lost", "consumers")
@@ -44,7 +44,7 @@ def stream_salvage_report(
         report.facts.append(("left out", counted(plan.left_out, "stream")))
     if result is None:
         report.code = ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
-        report.verdict, report.role = f"would keep {kept}; nothing was written", "warn" if plan.lossy else "good"
+        report.verdict, report.role = f"would keep {kept}", "warn" if plan.lossy else "good"
         return report
     report.facts += [("kept", kept), ("new store", escape(str(result.path)))]
     if not result.good:

@@ -16,8 +16,8 @@ from typing import Any
 
 from stantools.notation import parse_moment
 from stantools.recovery.recovery_options import StreamSalvageOptions
-from stantools.recovery.streams.apply import StreamSalvageResult, write_store
-from stantools.recovery.streams.plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
+from stantools.recovery.streams.new_streams import StreamSalvageResult, write_store
+from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
 from stantools.sources.door import open_source
 from stantools.sources.source import SourceRequest
 from stantools.store.ranges import Ranges
@@ -79,10 +79,10 @@ async def _compare(server: servers.NatsServer, accounts: dict[str, tuple[Salvage
 
             for stream in each.plan.streams:
                 if stream.account == account:
-                    await _compare_stream(ask, (server.version, name), each, stream)
+                    await compare_stream(ask, (server.version, name), each, stream)
 
 
-async def _compare_stream(ask: Any, where: Any, each: Salvage, stream: SalvagedStream) -> None:
+async def compare_stream(ask: Any, where: Any, each: Salvage, stream: SalvagedStream) -> None:
     info = await ask(f"STREAM.INFO.{stream.name}", {"deleted_details": True})
     assert "state" in info, (where, stream.name, info)
     state = info["state"]

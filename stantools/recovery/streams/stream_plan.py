@@ -29,7 +29,6 @@ from stantools.recovery.streams.configs import (
     rebuilt_stream,
     stream_config,
 )
-from stantools.recovery.streams.directories import grouped
 from stantools.recovery.streams.doubts import in_doubt, tail_is_missing
 from stantools.recovery.streams.positions import SalvagedConsumer, salvaged_consumers, within
 from stantools.recovery.streams.record_files import (
@@ -39,6 +38,7 @@ from stantools.recovery.streams.record_files import (
     RecordFile,
     differing,
 )
+from stantools.recovery.streams.stream_directories import grouped
 from stantools.sources.source import Source
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Ranges
@@ -46,7 +46,7 @@ from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
-from stantools.streamfiles.raft_operations import StoredMessage
+from stantools.streamfiles.raft_operations import LoggedMessage
 from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
@@ -468,7 +468,7 @@ def _text(data: Any, starts: Any, sizes: Any, row: int) -> bytes:
     return bytes(data[int(starts[row]) : int(starts[row]) + int(sizes[row])])
 
 
-def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[bytes]) -> StoredMessage | None:
+def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[bytes]) -> LoggedMessage | None:
     start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
     headed = bool(rows.header_start[row])
     rest = int(rows.length[row]) - EMPTY_RECORD_SIZE - size
@@ -477,7 +477,7 @@ def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[byte
         start, rest = start + HEADER_LENGTH_SIZE, rest - HEADER_LENGTH_SIZE
     text += bytes(data[start + size : start + size + rest])
     parts = repaired(text, size, headed=headed, fits=subjects.__contains__)
-    return StoredMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
+    return LoggedMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
 
 
 def _measured(chosen: ChosenRecords, *, listed: bool) -> tuple[int, int, int, set[bytes]]:

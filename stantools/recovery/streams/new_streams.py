@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
-from stantools.recovery.streams.plan import SalvagedStream, StreamSalvagePlan
 from stantools.recovery.streams.record_files import BlockFileRecords, ChosenRecords, MessagesDigest
+from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
 from stantools.store.atomic import new_directory
 from stantools.store.durable import write_all
 from stantools.streamfiles.batch import RecordBatch
