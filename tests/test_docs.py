@@ -350,6 +350,7 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     node = printed("info", str(golden.with_name("clusters") / "snapshots" / "nodes" / "a"), "-o", "json")["node"]
     streams = printed("info", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")
     stream = next(each for each in streams["streams"] if each["consumers"])
+    salvaged = printed("salvage", str(golden_jetstream / "ok_accounts15" / "store"), "--dry-run", "-o", "json")
     lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
     cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
@@ -371,6 +372,15 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
             *stream["consumers"][0]["delivered"],
             "info",
             "jetstream",
+        },
+        "salvaged streams": {
+            *salvaged,
+            *salvaged["streams"][0],
+            *salvaged["consumers"][0],
+            *salvaged["consumers"][0]["delivered"],
+            "info",
+            "merge",
+            "salvage",
         },
         "node": {
             *node,

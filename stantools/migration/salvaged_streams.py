@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
@@ -20,7 +19,9 @@ from stantools.migration.plan.migration_plan import (
     StreamPlan,
     TargetRef,
 )
-from stantools.migration.proof.stream_proof import Proof, compare_consumer
+from stantools.migration.prepared_stream import PreparedStream
+from stantools.migration.proof.stream_proof import ExpectedStream, Proof, compare_consumer
+from stantools.migration.stream_source import StreamSource
 from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
 from stantools.notation import describe_ranges, parse_moment
@@ -63,55 +64,28 @@ class RecordedMessages:
     def last(self) -> int:
         return self.stream.last
 
-    def read(self) -> Iterator[RecordBatch]:
-        return self.stream.chosen.read()
-
 
 @dataclass(frozen=True)
-class SalvagedInput:
-    """A planned stream with its messages, the input of a restore; it has the parts of a `PreparedStream`."""
+class SalvagedInput(PreparedStream):
+    """A salvaged stream, with its messages as they are recorded."""
 
     stream: SalvagedStream
 
-    @property
-    def name(self) -> str:
-        return self.stream.name
-
-    @cached_property
-    def plan(self) -> StreamPlan:
-        config = self.stream.config.members
-        recovered = self.stream.recovered
-        part = ChannelPart(
-            self.stream.full_name, "", self.stream.messages, recovered.first, self.stream.last, self.stream.bytes
-        )
-        consumers = tuple(
-            ConsumerPlan(each.name, settings={k: v for k, v in each.config.members.items() if k not in _OF_CONSUMER})
-            for each in self.stream.consumers
-        )
-        return StreamPlan(
-            self.name,
-            tuple(config.get("subjects") or ()),
-            (part,),
-            {name: value for name, value in config.items() if name not in _NAMED},
-            consumers=consumers,
-            created_ns=self.stream.config.created_ns,
-        )
-
-    @property
-    def source(self) -> RecordedMessages:
-        return RecordedMessages(self.stream)
+    @classmethod
+    def of(cls, stream: SalvagedStream) -> SalvagedInput:
+        return cls(_planned(stream), cast(StreamSource, RecordedMessages(stream)), stream)
 
     @property
     def largest_message(self) -> int:
         return 0
 
-    def expected(self, *, published: bool) -> ExpectedRecords:
+    def expected(self, *, published: bool) -> ExpectedStream:
         """Returns the expected content; nothing of it is ever published."""
-        return ExpectedRecords(self.stream, self.plan)
+        return cast(ExpectedStream, ExpectedRecords(self.stream, self.plan))
 
     def measure(self) -> ArchiveState:
         tally = StreamTally()
-        for batch in self.source.read():
+        for batch in self.stream.chosen.read():
             tally.add(batch.sequence, batch.timestamp, int(batch.columns.length.sum()))
         return tally.state(self.stream.last)
 
@@ -121,7 +95,7 @@ class SalvagedInput:
 
     def pieces(self, archive: StreamArchive, progress: Progress | None = None) -> Iterator[memoryview]:
         def batches() -> Iterator[RecordBatch]:
-            for batch in self.source.read():
+            for batch in self.stream.chosen.read():
                 yield batch
                 if progress:
                     progress(len(batch))
@@ -130,6 +104,26 @@ class SalvagedInput:
 
     def entries(self) -> list[ConsumerEntry]:
         return self.stream.entries()
+
+
+def _planned(stream: SalvagedStream) -> StreamPlan:
+    config, recovered = stream.config.members, stream.recovered
+    part = ChannelPart(stream.full_name, "", stream.messages, recovered.first, stream.last, stream.bytes)
+    consumers = tuple(
+        ConsumerPlan(each.name, settings=_without(each.config.members, _OF_CONSUMER)) for each in stream.consumers
+    )
+    return StreamPlan(
+        stream.name,
+        tuple(config.get("subjects") or ()),
+        (part,),
+        _without(config, _NAMED),
+        consumers=consumers,
+        created_ns=stream.config.created_ns,
+    )
+
+
+def _without(members: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name not in names}
 
 
 def _without_nothing(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,6 +248,6 @@ _CODES: Final = ("message-timestamp", "message-subject", "message-headers", "mes
 
 def migration_of(plan: StreamSalvagePlan, target: TargetRef) -> tuple[MigrationPlan, list[SalvagedInput]]:
     """Returns the plan of a migration of salvaged streams, and its inputs."""
-    inputs = [SalvagedInput(each) for each in plan.streams]
+    inputs = [SalvagedInput.of(each) for each in plan.streams]
     streams = tuple(each.plan for each in inputs)
     return MigrationPlan(SourceRef(str(plan.source)), target, streams=streams, made_at=time.time_ns()), inputs

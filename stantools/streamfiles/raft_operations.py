@@ -266,9 +266,9 @@ def assignments(group: RaftGroup) -> dict[tuple[str, str], AssignedStream]:
             continue
         operation, data = entry.data[0], entry.data[1:]
         if operation == RaftOperation.ASSIGN_COMPRESSED_CONSUMER:
-            data = s2.unframe_leniently(data, 0, len(data), _MAX_CONTENT)[0]
+            data = bytes(s2.unframe_leniently(data, 0, len(data), _MAX_CONTENT)[0])
         try:
-            values = json.loads(bytes(data)) if operation <= RaftOperation.UPDATE_STREAM else None
+            values = json.loads(data) if operation <= RaftOperation.UPDATE_STREAM else None
         except (ValueError, RecursionError):
             continue
         if not isinstance(values, dict):

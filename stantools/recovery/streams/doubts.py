@@ -45,7 +45,8 @@ def in_doubt(survey: StreamSurvey) -> Ranges:
         )
     if tail_is_missing(survey):
         return everything
-    doubts, last = [], 0
+    doubts: list[tuple[int, int]] = []
+    last = 0
     for block in sorted(survey.blocks, key=lambda each: each.file.number):
         doubts += _of_block(survey, block, last)
         last = max(last, block.last)

@@ -157,7 +157,7 @@ def test_migrate_restores_and_resumes(version: str, case: str, tmp_path: Path) -
             words.append("--accept-loss")
         first = run(*words, "--plan", tmp_path / "plan")
         assert first.exit_code == (5 if case.startswith("dmg") else 0), first.output
-        proven = [each["proven"] for each in json.loads(first.stdout)["streams"]]
+        proven = [each["compared"] for each in json.loads(first.stdout)["streams"]]
         assert all(proven)
         second = run(*words, "--plan", tmp_path / "plan")
         assert second.exit_code == first.exit_code, second.output
