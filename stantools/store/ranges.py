@@ -7,7 +7,7 @@ unsigned 64-bit.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -122,7 +122,8 @@ class Ranges:
         if not self or not other or self.first > other.last or other.first > self.last:
             return Ranges()
         pairs: list[tuple[int, int]] = []
-        mine, theirs = self.pairs(), other.pairs()
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        mine, theirs = self._part(first, last), other._part(first, last)
         i = j = 0
         while i < len(mine) and j < len(theirs):
             low, high = max(mine[i][0], theirs[j][0]), min(mine[i][1], theirs[j][1])
@@ -133,6 +134,11 @@ class Ranges:
             else:
                 j += 1
         return Ranges.of(pairs)
+
+    def _part(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Returns the ranges that have a sequence between two bounds."""
+        low, high = bisect_left(self._last, first), bisect_right(self._first, last)
+        return list(zip(self._first[low:high], self._last[low:high], strict=True))
 
     def complement(self) -> Ranges:
         pairs, low = [], 0

@@ -33,6 +33,8 @@ OLD_SNAPSHOT: Final = 1
 _HEAD: Final = struct.Struct("<8sQQQQH")
 _SNAPSHOT: Final = struct.Struct("<QQI")
 _LENGTH_SIZE: Final = 4
+_TERM_SIZE: Final = 8
+_PEER_SIZE: Final = 8
 _MAX_SNAPSHOT: Final = 1 << 30
 
 
@@ -73,16 +75,36 @@ class RaftGroup:
         values = metadata if isinstance(metadata, dict) else {}
         return (*(str(values.get(name, "")) for name in ("account", "stream", "consumer")),)  # type: ignore[return-value]
 
-    @cached_property
+    @property
     def term(self) -> int:
         """The latest term that the node knew, 0 if unknown."""
+        return int.from_bytes(self._vote[:_TERM_SIZE], "little") if len(self._vote) >= _TERM_SIZE else 0
+
+    @property
+    def vote(self) -> str:
+        """The peer that got the node's vote in this term, empty for none."""
+        return self._vote[_TERM_SIZE : _TERM_SIZE + _PEER_SIZE].decode("ascii", "replace")
+
+    @cached_property
+    def _vote(self) -> bytes:
+        return self._small("tav.idx")
+
+    @cached_property
+    def peers(self) -> list[str]:
+        """The members of the group that the node knew."""
+        data = self._small("peers.idx")
+        count = int.from_bytes(data[4:8], "little")
+        names = data[8 : 8 + count * _PEER_SIZE]
+        return [names[at : at + _PEER_SIZE].decode("ascii", "replace") for at in range(0, len(names), _PEER_SIZE)]
+
+    def _small(self, file: str) -> bytes:
         try:
-            data = self.directory.read("tav.idx") or b""
+            return self.directory.read(file) or b""
         except NotPermittedError:
             raise
-        except StoreUnreadableError:
-            return 0
-        return int.from_bytes(data[:8], "little") if len(data) >= 8 else 0
+        except StoreUnreadableError as problem:
+            self.flaws.append(problem.message)
+            return b""
 
     @cached_property
     def snapshot(self) -> RaftSnapshot | None:

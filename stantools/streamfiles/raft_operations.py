@@ -62,7 +62,8 @@ class LoggedMessage:
 class LoggedStream:
     """The messages in a stream's log, and the deletions that it tells."""
 
-    messages: dict[int, LoggedMessage] = field(default_factory=dict)
+    #: in the order of the log; their sequences count failed publishes that no snapshot tells
+    messages: list[LoggedMessage] = field(default_factory=list)
     deleted: Ranges = field(default_factory=Ranges)
     last: int = 0
     told: int = 0  #: the last sequence up to which a snapshot tells every deletion
@@ -110,7 +111,7 @@ def logged_stream(group: RaftGroup) -> LoggedStream:
 
 def _keep(found: LoggedStream, message: LoggedMessage | None) -> None:
     if message and 0 < message.sequence <= MAX_SEQUENCE:
-        found.messages.setdefault(message.sequence, message)
+        found.messages.append(message)
         found.last = max(found.last, message.sequence)
 
 
@@ -171,7 +172,7 @@ def _purge(found: LoggedStream, values: Any) -> None:
         return
     fits = [
         each.sequence
-        for each in found.messages.values()
+        for each in found.messages
         if each.sequence <= end and (not pattern or covers(pattern, each.subject.decode("utf-8", "replace")))
     ]
     gone = sorted(fits)[: len(fits) - keep] if keep else fits

@@ -20,7 +20,7 @@ from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.borders import repaired
-from stantools.recovery.streams.cluster import ClusterFacts
+from stantools.recovery.streams.cluster import ClusterFacts, aligned
 from stantools.recovery.streams.configs import (
     SalvagedConfig,
     StoredAmounts,
@@ -47,7 +47,7 @@ from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
 from stantools.streamfiles.raft_operations import LoggedMessage
-from stantools.streamfiles.survey import BlockSurvey, StreamSurvey
+from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
 #: Beyond the last message, sequences up to which a consumer's delivery is believed.
@@ -199,6 +199,25 @@ def plan_stream_salvage(
     return plan
 
 
+class _SeenSequences:
+    """The sequences that are chosen; most files continue where the others end."""
+
+    def __init__(self) -> None:
+        self._parts: list[Ranges] = []
+        self._last = -1
+
+    def add(self, sequences: Ranges) -> None:
+        self._parts.append(sequences)
+        self._last = max(self._last, sequences.last)
+
+    def common(self, sequences: Ranges) -> Ranges:
+        """Returns those of some sequences that are chosen."""
+        if not sequences or sequences.first > self._last:
+            return Ranges()
+        self._parts = [Ranges.union(self._parts)]
+        return sequences & self._parts[0]
+
+
 class _StreamPlanner:
     def __init__(
         self,
@@ -312,36 +331,39 @@ class _StreamPlanner:
         return doubts - Ranges.of([(0, told)])
 
     def _choose(self, surveys: Sequence[StreamSurvey]) -> ChosenRecords:
-        chosen = ChosenRecords()
-        deleted = self._deleted(surveys)
-        seen = Ranges()
+        chosen, seen = ChosenRecords(), _SeenSequences()
+        live = self._deleted(surveys).complement()
         for survey in surveys:
             for records, wanted in self._of_survey(survey):
-                own = wanted - deleted
-                self._compare(chosen, records, records.sequences & seen)
-                if fresh := own - seen:
+                self._compare(chosen, records, seen.common(records.sequences))
+                own = wanted & live
+                if fresh := own - seen.common(own):
                     chosen.parts.append((records, fresh))
-                    seen = seen | fresh
+                    seen.add(fresh)
         for group, log in self._logs:
-            fresh = Ranges.of((each, each) for each in log.messages) - deleted - seen
+            wanted = Ranges.of((each.sequence, each.sequence) for each in log.messages) & live
+            if not wanted - seen.common(wanted):
+                continue
+            messages = aligned(log, chosen)
+            fresh = Ranges.of((each, each) for each in messages) & live
+            fresh = fresh - seen.common(fresh)
+            if left := len(log.messages) - len(messages):
+                what = counted(left, "message")
+                self._notes.append(f"{what} in the log of {group.name} failed, or fit at no sequence")
             if fresh:
-                chosen.parts.append((self._cluster.records(group, log, fresh), fresh))
-                seen = seen | fresh
+                chosen.parts.append((self._cluster.records(group, messages, fresh), fresh))
+                seen.add(fresh)
         return chosen
 
     def _of_survey(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
-        own = [each for each in survey.blocks if each.file.number and not self._is_foreign(survey, each)]
-        foreign = [each for each in survey.blocks if each not in own]
-        for block in (*own, *foreign, *survey.others):
+        renumbered = {each.file for each in survey.flaws if each.kind is FlawKind.BLOCK_NUMBER}
+        blocks = sorted(survey.blocks, key=lambda each: each.name in renumbered)
+        for block in (*blocks, *survey.others):
             if block.readable and block.sequences:
                 file = BlockFileRecords(survey, block, self._shown(block.file.path), block.sequences)
                 yield file, block.sequences & survey.intact
         if survey.borders:
             yield from self._repaired(survey)
-
-    @staticmethod
-    def _is_foreign(survey: StreamSurvey, block: BlockSurvey) -> bool:
-        return any(each.kind is FlawKind.BLOCK_NUMBER and each.file == block.name for each in survey.flaws)
 
     def _compare(self, chosen: ChosenRecords, records: RecordFile, common: Ranges) -> None:
         """Names messages that are there twice with different contents."""
