@@ -173,6 +173,7 @@ class StoredAmounts:
     bytes: int
     first_time: int  #: of the oldest message, nanoseconds since 1970
     per_subject: int  #: messages of the most frequent subject
+    first_expiry: int = 0  #: of the messages with a lifetime of their own, the first end; 0 for none
 
 
 def lift_limits(config: SalvagedConfig, amounts: StoredAmounts) -> None:
@@ -193,6 +194,10 @@ def lift_limits(config: SalvagedConfig, amounts: StoredAmounts) -> None:
     if isinstance(age, int) and age > 0 and amounts.messages and amounts.first_time + age < time.time_ns():
         config.notes.append(f"max_age was {age} ns, and is lifted: a start would remove salvaged messages")
         members["max_age"] = 0
+    if 0 < amounts.first_expiry < time.time_ns() and members.get("allow_msg_ttl"):
+        config.notes.append("allow_msg_ttl is off: lifetimes of messages are over, and a start would remove these")
+        members["allow_msg_ttl"] = False
+        members.pop("subject_delete_marker_ttl", None)
 
 
 def rebuilt_stream(name: str, subjects: Iterable[bytes], first_time: int, taken: Iterable[str]) -> SalvagedConfig:

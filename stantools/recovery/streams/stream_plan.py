@@ -6,6 +6,7 @@ Facts: jetstream-store.md sections 4, 22 and 24.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.notation import counted, describe_ranges
+from stantools.notation import counted, describe_ranges, parse_duration
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.borders import repaired
@@ -50,6 +51,8 @@ from stantools.streamfiles.raft_operations import LoggedMessage
 from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
+_LIFETIME: Final = re.compile(rb"\r\nNats-TTL: *([^\r\n]*)", re.IGNORECASE)
+_SECOND: Final = 1_000_000_000
 #: Beyond the last message, sequences up to which a consumer's delivery is believed.
 _MOST_DELIVERED: Final = 1 << 16
 
@@ -261,7 +264,8 @@ class _StreamPlanner:
             if isinstance(begin := values.get("first_seq"), int) and begin > 0:
                 last = max(last, begin - 1)
             config = stream_config(values, name, self._options.version, self._options.replicas)
-        lift_limits(config, StoredAmounts(recovered.count(), size, first_time, per_subject))
+        expiry = _first_expiry(chosen) if config.members.get("allow_msg_ttl") else 0
+        lift_limits(config, StoredAmounts(recovered.count(), size, first_time, per_subject, expiry))
         consumers = salvaged_consumers(
             [each.directory for each in surveys],
             self._options.version,
@@ -500,6 +504,25 @@ def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[byte
     text += bytes(data[start + size : start + size + rest])
     parts = repaired(text, size, headed=headed, fits=subjects.__contains__)
     return LoggedMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
+
+
+def _first_expiry(chosen: ChosenRecords) -> int:
+    """Returns the first end of a lifetime that a message has in its headers, in nanoseconds since 1970; 0 for none."""
+    first = 0
+    for batch in chosen.read():
+        rows = batch.columns
+        for row in np.flatnonzero(rows.header_size).tolist():
+            found = _LIFETIME.search(_text(batch.buffer, rows.header_start, rows.header_size, row))
+            if found is None:
+                continue
+            text = found[1].decode("ascii", "replace")
+            try:
+                lifetime = int(text) * _SECOND if text.isdigit() else parse_duration(text)
+            except ValueError:
+                continue  # never
+            end = int(rows.timestamp[row]) + lifetime
+            first = min(first, end) if first else end
+    return first
 
 
 def _measured(chosen: ChosenRecords, *, listed: bool) -> tuple[int, int, int, set[bytes]]:
