@@ -364,6 +364,7 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     stream = next(each for each in streams["streams"] if each["consumers"])
     checked = printed("verify", str(golden_jetstream / "dmg_two_flips" / "store"), "-o", "json")
     consumers = printed("subs", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")["streams"]
+    salvaged = printed("salvage", str(golden_jetstream / "ok_accounts15" / "store"), "--dry-run", "-o", "json")
     lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
     cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
@@ -388,6 +389,15 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
             *checked["streams"][0],
             *next(each["consumers"][0] for each in consumers if each["consumers"]),
             *("info", "verify", "subs", "messages", "headers", "jetstream"),
+        },
+        "salvaged streams": {
+            *salvaged,
+            *salvaged["streams"][0],
+            *salvaged["consumers"][0],
+            *salvaged["consumers"][0]["delivered"],
+            "info",
+            "merge",
+            "salvage",
         },
         "node": {
             *node,

@@ -14,9 +14,10 @@ from stantools.cli.click_options import (
     stores_argument,
     verb,
 )
-from stantools.cli.salvage import carry_out, check_out
+from stantools.cli.salvage import carry_out, check_out, salvage_streams
+from stantools.errors import UsageError
 from stantools.options import FORCE, OUT
-from stantools.recovery.recovery_options import MergeOptions
+from stantools.recovery.recovery_options import MergeOptions, StreamSalvageOptions
 
 if TYPE_CHECKING:
     from stantools.store.read_options import ReadOptions
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @node_option
 @given(out=OUT)
 @options_of(MergeOptions, "options", without=("generation",))
+@options_of(StreamSalvageOptions, "stream_options")
 @given(force=FORCE.like(help="Continue even though a server seems to be using a node."))
 @dry_run_option
 @reading_options(unchecked=False)
@@ -34,6 +36,7 @@ def command(
     stores: tuple[Path, ...],
     out: Path | None,
     options: MergeOptions,
+    stream_options: StreamSalvageOptions,
     force: bool,
     dry_run: bool,
     read_options: ReadOptions,
@@ -51,6 +54,9 @@ def command(
 
     The new store is written, verified and described as by `stantools salvage`.
 
+    Nodes of a nats-server's cluster are JetStream directories: their streams come into one stand-alone directory, with
+    the messages of all nodes and of their Raft logs.
+
     Exit code 0: complete. 5: done, but some data is on none of these nodes (the plan names it); 1 with --dry-run.
     """
     from stantools.cli.opening import check_stopped, open_sources
@@ -61,6 +67,10 @@ def command(
 
     check_out(out, dry_run=dry_run)
     sources = open_sources(stores, read_options, Capability.MERGE)
+    if streams := [each for each in sources if each.holds_streams]:
+        if len(streams) < len(sources):
+            raise UsageError("nodes of NATS Streaming and of nats-server are not merged", "name those of one cluster")
+        return salvage_streams(sources, None if dry_run else out, options.patterns, stream_options, force=force)
     nodes = [node for source in sources for node in source.parts()]
     check_stopped(sources, force=force or dry_run)
     with ByteProgress("plan") as shown:

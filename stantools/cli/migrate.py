@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,10 +29,11 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, or_selected
-from stantools.cli.reporttext import preview, show
+from stantools.cli.reporttext import preview, show, show_plan
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
+from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
+from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
@@ -151,13 +152,15 @@ class PlannedMigration:
         decrypted = self.read_options.encryption_key is not None
         return plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=decrypted)
 
-    def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, MigrationPlan]:
+    def plan(
+        self, target: Destination, *, running: bool, sources: list[Source] | None = None
+    ) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
         from stantools.cli.opening import read_source
         from stantools.migration.plan.planner import make_plan
 
         # Every error that can be found at once precedes the long reading.
-        sources = self.sources()
+        sources = sources or self.sources()
         options, source_options = self.options(target), self.plan_options.source_options()
         source = read_source(sources, self.read_options, source_options, running=running)
         return source, make_plan(source, options, options.target.version)
@@ -207,9 +210,12 @@ def run(planned: PlannedMigration, follow_options: FollowOptions, settings: Appl
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with planned.target(start=not consent.dry_run) as target:
+        sources = planned.sources()
+        if sources[0].holds_streams:
+            return _restore_streams(planned, sources, target, settings, consent)
         if follow_options.wanted:
             return _follow(planned, target, follow_options, settings, consent)
-        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run)
+        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run, sources=sources)
         file = planned.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
@@ -317,6 +323,67 @@ def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bo
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
     return read_source(nodes, read_options, source_options, running=running)
+
+
+def _restore_streams(
+    planned: PlannedMigration,
+    sources: Sequence[Source],
+    target: Destination,
+    settings: ApplySettings,
+    consent: ChangeMode,
+) -> int:
+    """Restores the streams of a JetStream directory into a running server, and proves them."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.journal import Journal, remembered_streams
+    from stantools.migration.migration_report import migration_report
+    from stantools.migration.salvaged_streams import migration_of
+    from stantools.migration.targets.server_destination import ServerDestination
+    from stantools.migration.workflow import default_plan_file, refuse_problems
+    from stantools.recovery.recovery_options import StreamSalvageOptions
+    from stantools.recovery.streams.stream_plan import plan_stream_salvage
+    from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
+    from stantools.sources.jetstream import joined
+
+    options = planned.plan_options
+    if not isinstance(target, ServerDestination):
+        raise UsageError(
+            "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
+        )
+    if options.via != "restore" or options.maps or options.for_broker or options.override:
+        raise UsageError("streams are restored as they are", "leave --via, --map, --override and --for-broker out")
+    with ByteProgress("plan") as shown:
+        salvage = plan_stream_salvage(
+            joined(sources),
+            StreamSalvageOptions(replicas=options.replicas),
+            options.channels,
+            shown.advance,
+            [each.path for each in sources],
+        )
+    plan, inputs = migration_of(salvage, target.reference())
+    file = planned.plan_file or default_plan_file(Path(plan.source.path))
+    report = stream_salvage_report(salvage)
+    apply_options = settings.options(plan.way)
+    problems = target.problems(inputs, apply_options, remembered_streams(file))
+    report.list_remarks((ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems), "problem")
+    if consent.dry_run:
+        return show_plan(report)
+    preview(report)
+    refuse_problems(problems)
+    if salvage.lossy and not settings.accept_loss:
+        raise RefusedError(
+            "nothing was changed: not everything can be salvaged (see above)",
+            "use --accept-loss to migrate the intact messages",
+        )
+    if not console.confirm(f"restore {len(inputs)} streams into {plan.target}?", yes=consent.yes):
+        return ExitCode.CLEAN
+    with Journal(file, plan.digest, str(plan.target)) as journal:
+        if journal.resumed:
+            console.note(f"continuing from {journal.path}")
+        with StreamsProgress("migrate", plan.messages * 2, place=str(plan.target)) as watch:
+            results = target.apply(inputs, journal, apply_options, watch)
+    code = show(migration_report(plan, results))
+    return ExitCode.LOSS if code == ExitCode.CLEAN and salvage.lossy else code
 
 
 def _follow(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,14 @@ from stantools.cli.reporttext import show, show_plan
 from stantools.errors import UsageError
 from stantools.escaping import shell_word
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
-from stantools.recovery.recovery_options import SalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions, SalvageTarget, StreamSalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.report import Report
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.recovery.salvage import SalvagePlan
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 
@@ -36,11 +37,18 @@ if TYPE_CHECKING:
 @store_argument
 @given(out=OUT)
 @options_of(SalvageOptions, "options")
+@options_of(StreamSalvageOptions, "stream_options")
 @given(force=FORCE)
 @dry_run_option
 @reading_options(unchecked=False)
 def command(
-    store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, read_options: ReadOptions
+    store: Path,
+    out: Path | None,
+    options: SalvageOptions,
+    stream_options: StreamSalvageOptions,
+    force: bool,
+    dry_run: bool,
+    read_options: ReadOptions,
 ) -> int:
     """Write a new store with every intact record of STORE that the real server can start with.
 
@@ -51,6 +59,10 @@ def command(
     The plan lists the messages that are intact, missing before, and lost by this step; the former content of an empty
     slice is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing
     before or are left out (the plan names them); 1 with --dry-run.
+
+    STORE may be a JetStream directory: the store of a nats-server, an account, a stream, or a backup of one. The new
+    directory is the store of a stand-alone nats-server, with every intact message at its sequence, its subject, headers
+    and time, and the positions of consumers; --to backup writes backups for `nats stream restore` instead.
     """
     from stantools.cli.opening import check_stopped, open_source
     from stantools.cli.progress import ByteProgress
@@ -59,12 +71,47 @@ def command(
 
     check_out(out, dry_run=dry_run)
     source = open_source(store, read_options, Capability.SALVAGE, channels=options.patterns)
+    if source.holds_streams:
+        return salvage_streams([source], None if dry_run else out, options.patterns, stream_options, force=force)
     opened = source.store()
     names = opened.chosen(options.patterns)
     check_stopped([source], force=force or dry_run)
     with ByteProgress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, key=opened.key)
+
+
+def salvage_streams(
+    sources: Sequence[Source],
+    out: Path | None,
+    patterns: tuple[str, ...],
+    options: StreamSalvageOptions,
+    *,
+    force: bool,
+) -> int:
+    """Writes the streams of JetStream directories anew, prints the result, and returns the exit code."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.recovery.streams.new_streams import write_backups, write_store
+    from stantools.recovery.streams.stream_plan import plan_stream_salvage
+    from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
+    from stantools.sources.jetstream import joined
+    from stantools.store.locks import check_not_in_use
+
+    for source in sources:
+        for use in () if source.archived else check_not_in_use(source.place, force=force or out is None):
+            console.warning(f"{use.detail}: data being written may look damaged")
+    with ByteProgress("plan") as shown:
+        places = [each.path for each in sources]
+        plan = plan_stream_salvage(joined(sources), options, patterns, shown.advance, places)
+    if out is None:
+        return show_plan(stream_salvage_report(plan))
+    write = write_backups if options.to is SalvageTarget.BACKUP else write_store
+    with ByteProgress("write", plan.bytes) as shown:
+        result = write(plan, out, shown.advance)
+    code = show(stream_salvage_report(plan, result, options))
+    if not result.good:
+        _tell_mistake(str(out))
+    return code
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:

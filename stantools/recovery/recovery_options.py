@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, CLUSTER_ID, GENERATION, OUT, WORKERS, Option, option
 
@@ -30,6 +31,46 @@ class SalvageOptions:
     #: Keep the positions of subscriptions up to the last sequence ever known. A store does not keep a last sequence
     #: without its message; other targets do.
     keep_positions: bool = False
+
+
+#: versions of nats-server, of which the configurations of salvaged streams have no more members
+STREAM_SERVERS: Final = ("2.9", "2.10", "2.11", "2.12", "2.14", "2.15")
+
+
+class SalvageTarget(enum.StrEnum):
+    """The form of salvaged streams."""
+
+    STORE = "store"  #: the store directory of a stand-alone nats-server
+    BACKUP = "backup"  #: a backup of each stream, for `nats stream restore`
+
+
+@dataclass(frozen=True)
+class StreamSalvageOptions:
+    """Options of a salvage of a JetStream directory."""
+
+    to: SalvageTarget = option(
+        "Of a JetStream directory: write a nats-server's store directory, or a backup of each stream.",
+        choices=SalvageTarget,
+        default=SalvageTarget.STORE,
+    )
+    server_version: str = option(
+        "Of a JetStream directory: the nats-server that opens the result; its configurations have no newer members.",
+        choices=STREAM_SERVERS,
+        default=STREAM_SERVERS[-1],
+    )
+    replicas: int = option(
+        "Of a JetStream directory: replicas of the streams; a stand-alone server opens only those with one.",
+        kind=int,
+        least=1,
+        most=5,
+        default=1,
+        metavar="N",
+    )
+
+    @property
+    def version(self) -> tuple[int, int]:
+        major, minor = self.server_version.split(".")
+        return int(major), int(minor)
 
 
 @dataclass(frozen=True)

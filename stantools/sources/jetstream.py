@@ -5,7 +5,9 @@ Layout and names: jetstream-store.md sections 1, 11 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +27,13 @@ from stantools.sources.store_search import MAX_DIRECTORIES
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
-_BACKUP_USES: Final = frozenset({Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS})
+RAFT: Final = "_js_"
+_BACKUP_USES: Final = frozenset(
+    {
+        *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
+        *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION),
+    }
+)
 _USES: Final = _BACKUP_USES | {Capability.FORECAST}
 
 
@@ -42,6 +50,10 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
         what, root = ", the streams of one account of it", path.absolute().parent.parent
     elif any(_holds_streams(path / each / "streams") for each in sorted(names)[:MAX_DIRECTORIES]):
         what, root = "", path.absolute()
+    elif _is_node(path):
+        what, root = "", path.absolute() / FOLDER if FOLDER in names else path.absolute()
+    elif nodes := node_places(path):
+        what, root = f", {len(nodes)} nodes of a cluster", path.absolute()
     elif FOLDER in names and (inner := names_in(path / FOLDER)):
         accounts = [path / FOLDER / each for each in sorted(inner)[:MAX_DIRECTORIES]]
         nested = FOLDER in inner and any(
@@ -52,7 +64,7 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
         what, root = "", path.absolute() / FOLDER
     else:
         return None
-    if SYSTEM in (names_in(root) or ()) and root in (path.absolute(), path.absolute() / FOLDER):
+    if SYSTEM in (names_in(root) or ()) and not what and root in (path.absolute(), path.absolute() / FOLDER):
         what = " and one node of a cluster"
     place, copy = shell_word(str(root)), shell_word(f"{root.name}.copy".lstrip("-"))
     remedy = (
@@ -67,6 +79,32 @@ def _holds_streams(directory: Path) -> bool:
     return any(
         names_in(directory / each / "msgs") is not None or is_file(directory / each / "meta.inf") for each in names
     )
+
+
+def _is_node(path: Path) -> bool:
+    """Returns whether a path is a store directory with Raft groups, or the folder in it."""
+    return any(names_in(folder / SYSTEM / RAFT) is not None for folder in (path, path / FOLDER))
+
+
+def node_places(path: Path) -> list[Path]:
+    """Returns the directories of nodes in a folder of several."""
+    below = sorted(names_in(path) or ())
+    if SYSTEM in below or FOLDER in below:
+        return []
+    return [path / each for each in below[:MAX_DIRECTORIES] if _is_node(path / each) or _holds_store(path / each)]
+
+
+def _holds_store(path: Path) -> bool:
+    root = path / FOLDER
+    return any(_holds_streams(root / each / "streams") for each in sorted(names_in(root) or ())[:MAX_DIRECTORIES])
+
+
+def group_places(path: Path) -> list[Path]:
+    """Returns the directories of the Raft groups of a node."""
+    for folder in (path, path / FOLDER):
+        if names := names_in(folder / SYSTEM / RAFT):
+            return [folder / SYSTEM / RAFT / each for each in sorted(names)]
+    return []
 
 
 def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
@@ -92,16 +130,36 @@ def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
 def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     # loaded here: stores of NATS Streaming are opened without it
     from stantools.streamfiles.directory import StoredStream
+    from stantools.streamfiles.raft_group import RaftGroup
     from stantools.streamfiles.sealing import ServerKeys
 
-    keys = [request.read_options.encryption_key] if request.read_options.encryption_key else []
-    places = list(stream_places(found.path))
-    names = tuple(dict.fromkeys(place.name.removeprefix(".") for _, place in places))
+    keys = (request.read_options.encryption_key,) if request.read_options.encryption_key else ()
+    nodes = {each.name: each for each in node_places(found.path)} or {"": found.path}
+    places = [(node, *place) for node, path in nodes.items() for place in stream_places(path)]
+    names = tuple(dict.fromkeys(place.name.removeprefix(".") for _, _, place in places))
     streams = tuple(
-        StoredStream(place, account, ServerKeys(keys, account) if keys else None, other_names=names)
-        for account, place in places
+        StoredStream(place, account, ServerKeys(keys, account) if keys else None, other_names=names, node=node)
+        for node, account, place in places
     )
-    return Source(found, request.read_options, found.path, streams=streams)
+    groups = tuple(RaftGroup(place, node, keys) for node, path in nodes.items() for place in group_places(path))
+    return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
+
+
+def joined(sources: Sequence[Source]) -> Source:
+    """Returns the directories of several nodes as one source."""
+    if len(sources) == 1:
+        return sources[0]
+    root = Path(os.path.commonpath([each.path.absolute() for each in sources]))
+
+    def named(source: Source, node: str) -> str:
+        return "/".join(filter(None, (os.path.relpath(source.path.absolute(), root), node)))
+
+    first = sources[0]
+    streams = [replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.streams]
+    groups = [
+        replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.raft_groups
+    ]
+    return Source(first.found, first.read_options, root, streams=tuple(streams), raft_groups=tuple(groups))
 
 
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:

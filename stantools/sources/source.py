@@ -26,6 +26,7 @@ from stantools.store.read_options import ReadOptions, open_store
 if TYPE_CHECKING:
     from stantools.sqlstore.sql_store import SqlStore
     from stantools.streamfiles.directory import StoredStream
+    from stantools.streamfiles.raft_group import RaftGroup
 
 #: account of streams on servers without accounts, and in backups, which do not tell it
 NO_ACCOUNT: Final = "$G"
@@ -168,12 +169,18 @@ class Source:
     streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
     sql: SqlStore | None = None  #: a database or a dump of one
     convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
+    raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
     #: What an archive should hold and cannot be read; such a source is never clean.
     flaws: list[str] = field(default_factory=list)
     release: Callable[[], None] = lambda: None  #: removes private copies
+
+    @property
+    def holds_streams(self) -> bool:
+        """It is a JetStream directory, not a store of channels."""
+        return bool(self.streams or self.raft_groups)
 
     @property
     def archived(self) -> bool:
@@ -187,7 +194,7 @@ class Source:
     @property
     def place(self) -> Path:
         """The directory of the files: that of the store, else of the node."""
-        if self.streams or self.sql:
+        if self.holds_streams or self.sql:
             return self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
 
@@ -199,6 +206,9 @@ class Source:
         if self.sql and self.datastore is None:
             assert self.convert
             self.datastore = self.convert()
+        if self.holds_streams:
+            problem = self.found.problem()
+            raise NotAStoreError(f"{problem.message}; it has no channels", problem.remedy)
         if self.datastore is None:
             node = self.nodes[0]
             if node.data is None:

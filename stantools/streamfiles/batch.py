@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from stantools.format.columns import MessageColumns
 from stantools.store.mapping import Buffer
+from stantools.streamfiles import kernels
+from stantools.streamfiles.layout import OpenBlock, RecordColumns, WriteStop, record_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,23 @@ class MessageBatch:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    @property
+    def timestamp(self) -> npt.NDArray[np.int64]:
+        return self.columns.timestamp
+
+    def sizes(self, origin: bool) -> npt.NDArray[np.int64]:
+        """Returns the size of each message's record."""
+        return record_sizes(self.columns, len(self.channel), len(self.subject), origin)[0]
+
+    def write(self, row: int, block: OpenBlock, origin: bool) -> tuple[int, int, WriteStop]:
+        """Writes messages from a row on as records of a block."""
+        return kernels.encode_records(self, row, block, origin)
+
+    def place(self, row: int) -> str:
+        """Describes a message."""
+        channel = self.channel.decode("utf-8", "backslashreplace")
+        return f"channel {channel}: message {int(self.columns.sequence[row])}"
 
     def data(self, row: int) -> bytes:
         start = int(self.columns.data_start[row])
@@ -50,6 +69,37 @@ class MessageBatch:
         )
         payloads = texts(self.buffer, columns.data_start, columns.data_size)
         return zip(columns.sequence.tolist(), columns.timestamp.tolist(), replies, payloads, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Messages as records of a block, in rising order. Valid until the next batch is requested."""
+
+    buffer: Buffer | bytes
+    columns: RecordColumns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def sequence(self) -> npt.NDArray[np.uint64]:
+        return self.columns.sequence
+
+    @property
+    def timestamp(self) -> npt.NDArray[np.int64]:
+        return self.columns.timestamp
+
+    def sizes(self, _origin: bool) -> npt.NDArray[np.int64]:
+        """Returns the size of each record."""
+        return self.columns.length.astype(np.int64)
+
+    def write(self, row: int, block: OpenBlock, _origin: bool) -> tuple[int, int, WriteStop]:
+        """Writes records from a row on to a block, with its own hashes."""
+        return kernels.copy_records(self, row, block)
+
+    def place(self, row: int) -> str:
+        """Describes a message."""
+        return f"message {int(self.sequence[row])}"
 
 
 class Messages(Protocol):

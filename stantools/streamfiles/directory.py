@@ -55,11 +55,13 @@ class StoredStream:
     flaws: list[FileFlaw] = field(default_factory=list)
     other_names: tuple[str, ...] = ()  #: other streams, whose blocks may be here
     _keys: dict[str, AssetKey | None] = field(default_factory=dict, init=False, repr=False)  #: of blocks, by key file
+    node: str = ""  #: name of its node, if there are several
+    hashed_as: str = ""  #: name by which its files were hashed, if the directory was renamed
 
     @cached_property
     def name(self) -> str:
         """Name of the stream, by which its files were hashed; that of a directory being deleted begins with a dot."""
-        return self.path.name.removeprefix(".")
+        return self.hashed_as or self.path.name.removeprefix(".")
 
     @cached_property
     def names(self) -> set[str]:

@@ -104,7 +104,7 @@ def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None 
             numbers.take()
         known.blocks[number] = KnownBlock(block_first, block_last, size=size)
         if deleted:
-            known.blocks[number].deleted = _deleted(numbers)
+            known.blocks[number].deleted = read_deleted(numbers)
     known.last_block, known.last_hash = numbers.take(), numbers.raw(HASH_SIZE)
     return known
 
@@ -121,7 +121,7 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
     known = KnownBlock(first, last, size=size)
     if deleted:
         if data[1] == 2:
-            known.deleted = _deleted(numbers)
+            known.deleted = read_deleted(numbers)
         else:
             entries = [first + numbers.take() for _ in range(numbers.bounded(deleted, 1))]
             if max(first, last, *entries) > MAX_SEQUENCE:
@@ -130,7 +130,8 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
     return known, tail
 
 
-def _deleted(numbers: VarintReader) -> NDArray[np.int64]:
+def read_deleted(numbers: VarintReader) -> NDArray[np.int64]:
+    """Reads a map of deleted sequences, rising."""
     magic, version = numbers.raw(2)
     if magic != 0x16 or version not in (1, 2):
         raise ArchiveError("its map of deleted sequences has an unknown version")

@@ -2,7 +2,7 @@ import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
-from stantools.streamfiles.batch import MessageBatch
+from stantools.streamfiles.batch import MessageBatch, RecordBatch
 from stantools.streamfiles.layout import (
     MessagePlaces,
     OpenBlock,
@@ -34,6 +34,12 @@ def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bo
     Returns the next row, the size of the messages' records (a server's count of the stream's bytes), and the reason
     of the end.
     """
+
+def copy_records(batch: RecordBatch, first: int, block: OpenBlock) -> tuple[int, int, WriteStop]:
+    """Writes records of another block as records of this one, as `encode_records` does."""
+
+def content_hashes(block: ReadableBuffer, columns: RecordColumns, key: bytes) -> NDArray[np.uint64]:
+    """Returns the hash of each record's sequence, time, subject, headers and payload under one key."""
 
 def encode_skips(block: OpenBlock, sequence: int, count: int, timestamp: int) -> None:
     """Appends `count` skip records from `sequence` on to a block, and advances its position."""

@@ -365,6 +365,118 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
     return row, live, STOPS[stop]
 
 
+def copy_records(batch, Py_ssize_t first, block):
+
+    columns = batch.columns
+    cdef Bytes source = Bytes(batch.buffer)
+    cdef Bytes keys = checked(block.key)
+    cdef uint64_t previous = block.last
+    cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(columns.sequence, np.uint64)
+    cdef const int64_t[::1] times = np.ascontiguousarray(columns.timestamp, np.int64)
+    cdef const uint32_t[::1] lengths = np.ascontiguousarray(columns.length, np.uint32)
+    cdef const int64_t[::1] starts = np.ascontiguousarray(columns.subject_start, np.int64)
+    cdef const uint32_t[::1] subject_sizes = np.ascontiguousarray(columns.subject_size, np.uint32)
+    cdef const int64_t[::1] header_starts = np.ascontiguousarray(columns.header_start, np.int64)
+    cdef uint8_t[::1] target = writable(block.content)
+    cdef Py_ssize_t count = numbers.shape[0], row = first
+    cdef uint64_t capacity = <uint64_t>target.shape[0], at = <uint64_t>position
+    cdef uint64_t number, gap, size, live = 0
+    cdef uint8_t* p
+    cdef int stop = DONE
+    cdef Wrong wrong = NOTHING
+    if count > min(
+        times.shape[0], lengths.shape[0], starts.shape[0], subject_sizes.shape[0], header_starts.shape[0]
+    ):
+        raise ValueError("a column is shorter than the sequences")
+    if not 0 <= first <= count or position < 0 or at > capacity or room < 0:
+        raise ValueError(f"row {first} of {count} at {position} of {capacity}")
+    if capacity < EMPTY_SIZE:
+        raise ValueError(f"a block of {capacity} bytes")
+    with nogil:
+        while row < count:
+            number = numbers[row]
+            size = lengths[row]
+            if number <= previous or number > MAX_SEQUENCE:
+                stop = BAD_SEQUENCE
+                break
+            gap = number - previous - 1 if at else 0
+            if gap > MAX_SKIPS:
+                stop = GAP
+                break
+            if size > MAX_RECORD_SIZE:
+                stop = TOO_LARGE
+                break
+            if gap:
+                if gap * EMPTY_SIZE > capacity - at:
+                    wrong = BLOCK_TOO_SMALL
+                    break
+                p = &target[0] + at
+                for number in range(previous + 1, numbers[row]):
+                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                at += gap * EMPTY_SIZE
+                previous = numbers[row] - 1
+            if size > capacity - at or (at and at + size > <uint64_t>room):
+                stop = NO_ROOM
+                break
+            if (
+                starts[row] < HEAD_SIZE
+                or size < EMPTY_SIZE + subject_sizes[row] + (LENGTH_SIZE if header_starts[row] else 0)
+                or not within(starts[row] - HEAD_SIZE, <uint32_t>size, source.size)
+            ):
+                wrong = OUTSIDE
+                break
+            p = &target[0] + at
+            memcpy(p, source.base + starts[row] - HEAD_SIZE, size)
+            store64(
+                p + size - HASH_SIZE,
+                hash_record(hash_of, keys.base, p, size, subject_sizes[row], header_starts[row] != 0),
+            )
+            at += size
+            live += size
+            previous = numbers[row]
+            previous_time = times[row]
+            row += 1
+    if wrong == OUTSIDE:
+        raise ValueError("a record reaches beyond its buffer")
+    if wrong == BLOCK_TOO_SMALL:
+        raise ValueError(f"the records do not fit into the block of {capacity} bytes at {at}")
+    block.position, block.last, block.last_time = at, previous, previous_time
+    return row, live, STOPS[stop]
+
+
+def content_hashes(block, columns, key):
+
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef const uint32_t[::1] lengths = np.ascontiguousarray(columns.length, np.uint32)
+    cdef const int64_t[::1] starts = np.ascontiguousarray(columns.subject_start, np.int64)
+    cdef const uint32_t[::1] subject_sizes = np.ascontiguousarray(columns.subject_size, np.uint32)
+    cdef const int64_t[::1] header_starts = np.ascontiguousarray(columns.header_start, np.int64)
+    cdef Py_ssize_t count = lengths.shape[0], row
+    hashes = np.zeros(count, np.uint64)
+    cdef uint64_t[::1] found = hashes
+    cdef bint outside = count > min(starts.shape[0], subject_sizes.shape[0], header_starts.shape[0])
+    if outside:
+        raise ValueError("a column is shorter than the sizes")
+    with nogil:
+        for row in range(count):
+            if (
+                starts[row] < HEAD_SIZE
+                or lengths[row] < EMPTY_SIZE + <uint64_t>subject_sizes[row] + (LENGTH_SIZE if header_starts[row] else 0)
+                or not within(starts[row] - HEAD_SIZE, lengths[row], view.size)
+            ):
+                outside = True
+                break
+            found[row] = hash_record(
+                hash_of, keys.base, view.base + starts[row] - HEAD_SIZE, lengths[row], subject_sizes[row],
+                header_starts[row] != 0,
+            )
+    if outside:
+        raise ValueError("a record reaches beyond its buffer")
+    return hashes
+
+
 def scan_records(block, int64_t position, key, columns):
 
     cdef Bytes view = Bytes(block)

@@ -126,6 +126,11 @@ def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> byte
     return _encode({"Created": format_time(created_ns), "Name": name}, CONSUMER_FIELDS, values)
 
 
+def encode_config(members: Mapping[str, Any]) -> bytes:
+    """Returns the `meta.inf` of all members of a configuration, `Created` included."""
+    return _encode(members, (), members)
+
+
 def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
     """Returns the `meta.sum` of a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
     return kernels.hash64(data, key).to_bytes(highwayhash.HASH_SIZE, "little").hex().encode()
@@ -266,28 +271,61 @@ def encode_consumer(state: ConsumerState) -> bytes:
 
 def decode_consumer(data: bytes) -> ConsumerState:
     """Reads the bytes of `o.dat`; ArchiveError if they are not such a state."""
+    state, end = _decode(data, whole=True)
+    if end != len(data):
+        raise ArchiveError(f"a consumer's state ends at byte {end} of {len(data)}")
+    if problem := state.problem():
+        raise ArchiveError(f"a consumer's state is not possible: {problem}")
+    return state
+
+
+def decode_damaged(data: bytes) -> ConsumerState:
+    """Reads a damaged state as far as it goes; ArchiveError if its positions cannot be read.
+
+    A message that is pending was delivered, whatever the position says.
+    """
+    state, end = _decode(_BEGIN + data[len(_BEGIN) :], whole=False)
+    if data[: len(_BEGIN)] != _BEGIN and end != len(data):
+        raise ArchiveError(f"a consumer's state begins with {data[:2].hex()!r} instead of {_BEGIN.hex()!r}")
+    floor, pending = state.ack_floor, state.pending
+    delivered = (
+        max([state.delivered[0], *(number for number, _ in pending.values())]),
+        max([state.delivered[1], *pending]),
+    )
+    if problem := ConsumerState(floor, delivered).problem():
+        raise ArchiveError(f"a consumer's state is not possible: {problem}")
+    waiting = {
+        sequence: (number, time)
+        for sequence, (number, time) in pending.items()
+        if floor[1] < sequence and floor[0] < number
+    }
+    redelivered = {sequence: count for sequence, count in state.redelivered.items() if floor[1] < sequence}
+    return ConsumerState(floor, delivered, waiting, redelivered)
+
+
+def _decode(data: bytes, *, whole: bool) -> tuple[ConsumerState, int]:
+    """Returns a state and the end of its bytes; unless `whole`, lists may be cut."""
     if data[:2] != _BEGIN:
         raise ArchiveError(f"a consumer's state begins with {data[:2].hex()!r} instead of {_BEGIN.hex()!r}")
     numbers = VarintReader(data, len(_BEGIN), "a consumer's state")
     floor = (numbers.take(), numbers.take())
     delivered = (numbers.take(), numbers.take())
     pending: dict[int, tuple[int, int]] = {}
-    count = numbers.take()
-    base = numbers.signed() if count else 0
-    for _ in range(numbers.bounded(count, 3)):
-        sequence, number = floor[1] + numbers.take(), floor[0] + numbers.take()
-        pending[sequence] = (number, (base - numbers.signed()) * _SECOND)
     redelivered: dict[int, int] = {}
-    for _ in range(numbers.bounded(numbers.take(), 2)):
-        sequence = floor[1] + numbers.take()
-        redelivered[sequence] = numbers.take()
-    if numbers.position != len(data):
-        raise ArchiveError(f"a consumer's state ends at byte {numbers.position} of {len(data)}")
-    state = ConsumerState(floor, delivered, pending, redelivered)
-    problem = state.problem()
-    if problem:
-        raise ArchiveError(f"a consumer's state is not possible: {problem}")
-    return state
+    try:
+        count = numbers.take()
+        base = numbers.signed() if count else 0
+        for _ in range(numbers.bounded(count, 3) if whole else count):
+            sequence, number = floor[1] + numbers.take(), floor[0] + numbers.take()
+            pending[sequence] = (number, (base - numbers.signed()) * _SECOND)
+        count = numbers.take()
+        for _ in range(numbers.bounded(count, 2) if whole else count):
+            sequence = floor[1] + numbers.take()
+            redelivered[sequence] = numbers.take()
+    except ArchiveError:
+        if whole:
+            raise
+    return ConsumerState(floor, delivered, pending, redelivered), numbers.position
 
 
 @dataclass(frozen=True, slots=True)

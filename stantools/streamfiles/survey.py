@@ -129,7 +129,7 @@ class StreamSurvey:
     def _intact_of(self, block: BlockSurvey) -> BlockMessages:
         parts = [
             (rows.sequence.copy(), rows.length.astype(np.int64), kernels.subject_hashes(data, rows))
-            for data, rows in self._batches(block)
+            for data, rows in self.records(block)
         ]
         empty = (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
         sequence, length, subject = (np.concatenate(each) for each in zip(empty, *parts, strict=True))
@@ -215,7 +215,7 @@ class StreamSurvey:
 
     def _strange(self, block: BlockSurvey, strange: NDArray[np.uint64], names: NDArray[np.uint64]) -> Iterator[int]:
         """Yields messages whose strange subject is a known one, if one bit of its size is another."""
-        for data, rows in self._batches(block):
+        for data, rows in self.records(block):
             odd = rows.take(contains(strange, kernels.subject_hashes(data, rows)))
             for row, sequence in enumerate(odd.sequence.tolist()):
                 if fitting_borders(data, odd, row, names) == 1:
@@ -295,14 +295,19 @@ class StreamSurvey:
 
     # Messages
 
-    def _batches(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+    def records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
         """Reads the messages of a block again."""
+        for data, rows in self.all_records(block):
+            yield data, rows.take(rows.flags == 0)
+
+    def all_records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+        """Reads the good records of a block again, tombstones and erased ones included."""
         if not block.readable:
             return
         with self.directory.content(block.file) as content:
             for piece in scan(content.data, block.key):
                 if isinstance(piece, RecordColumns):
-                    yield content.data, piece.take(piece.flags == 0)
+                    yield content.data, piece
 
     def messages(self, wanted: Ranges | None = None) -> Iterator[tuple[BlockSurvey, Buffer | bytes, RecordColumns]]:
         """Yields the intact messages that are live, each once, block by block in the order of their sequences.
@@ -320,7 +325,7 @@ class StreamSurvey:
                 last = max(last, chosen.last)
         for chosen, block in sorted(parts, key=lambda part: part[0].first):
             rest = chosen
-            for data, rows in self._batches(block):
+            for data, rows in self.records(block):
                 chosen_rows = rest.select(rows.sequence)
                 if block.disordered:
                     firsts = np.zeros(len(rows), np.bool_)

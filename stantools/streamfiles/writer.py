@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from stantools.errors import RefusedError
 from stantools.streamfiles import framing, highwayhash, kernels, meta
-from stantools.streamfiles.batch import MessageBatch
+from stantools.streamfiles.batch import MessageBatch, RecordBatch
 from stantools.streamfiles.framing import STORED, Framer
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
@@ -26,12 +26,8 @@ from stantools.streamfiles.layout import (
     MAX_SKIPS,
     OpenBlock,
     WriteStop,
-    record_sizes,
 )
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, StreamTally, encode_consumer, measure
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["ArchiveState", "ConsumerEntry", "StreamArchive", "measure"]
 
@@ -52,8 +48,9 @@ class StreamArchive:
     """Builds the archive of one stream.
 
     The stream's name is part of the hashes, so it cannot be changed later. Fields of the configuration that some
-    servers do not know are omitted. With `origin`, messages get headers with channel, sequence and time. Raises
-    RefusedError if a stream with this configuration cannot be restored from an archive.
+    servers do not know are omitted; `whole` configurations are in the form of `meta.inf`, and kept. With `origin`,
+    messages get headers with channel, sequence and time. Raises RefusedError if a stream with this configuration cannot
+    be restored from an archive.
     """
 
     def __init__(
@@ -65,9 +62,11 @@ class StreamArchive:
         origin: bool,
         compression: str = STORED,
         block_bytes: int = 8_000_000,
+        whole: bool = False,
     ) -> None:
         self._stream = stream
-        self._meta = meta.stream_meta(stream, config, created_ns)
+        self._whole = whole
+        self._meta = meta.encode_config(config) if whole else meta.stream_meta(stream, config, created_ns)
         self._created = created_ns
         self._modified = created_ns // 1_000_000_000
         self._origin = origin
@@ -84,7 +83,7 @@ class StreamArchive:
         return self._tally.state(self._last)
 
     def pieces(
-        self, batches: Iterable[MessageBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+        self, batches: Iterable[MessageBatch | RecordBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[memoryview]:
         """Builds the archive of all messages, in rising order; may be called once.
 
@@ -111,7 +110,7 @@ class StreamArchive:
         yield self._framer.frame(small + framing.END)
 
     def members(
-        self, batches: Iterable[MessageBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+        self, batches: Iterable[MessageBatch | RecordBatch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
     ) -> Iterator[tuple[str, bytes | memoryview]]:
         """Builds the files of the archive, which are also those of the stream's directory on a server.
 
@@ -125,7 +124,12 @@ class StreamArchive:
         yield from self._add_end(last)
         for entry in consumers():
             folder = f"obs/{entry.name}/"
-            config = meta.consumer_meta(entry.name, entry.config, self._created)
+            whole = self._whole
+            config = (
+                meta.encode_config(entry.config)
+                if whole
+                else meta.consumer_meta(entry.name, entry.config, self._created)
+            )
             yield from self._described(folder, config, highwayhash.consumer_key(self._stream, entry.name))
             if entry.state is not None:
                 yield f"{folder}o.dat", encode_consumer(entry.state)
@@ -140,25 +144,22 @@ class StreamArchive:
         self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
         self._block.content = self._file[framing.UNIT : -framing.UNIT]
 
-    def _add(self, batch: MessageBatch) -> Iterator[tuple[str, memoryview]]:
+    def _add(self, batch: MessageBatch | RecordBatch) -> Iterator[tuple[str, memoryview]]:
         row = 0
-        if not self._tally.messages and len(batch) and not batch.columns.timestamp[0]:
+        if not self._tally.messages and len(batch) and not batch.timestamp[0]:
             raise self._time_error(batch)
         while True:
             before = row
-            row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
-            self._tally.add(batch.sequence[before:row], batch.columns.timestamp[before:row], size)
+            row, size, stop = batch.write(row, self._block, self._origin)
+            self._tally.add(batch.sequence[before:row], batch.timestamp[before:row], size)
             if stop is WriteStop.DONE:
                 return
             if stop is WriteStop.FULL and not self._block.position:
-                self._reserve(int(self._sizes(batch)[row]))
+                self._reserve(int(batch.sizes(self._origin)[row]))
             elif stop in (WriteStop.FULL, WriteStop.GAP):
                 yield self._finish_block()
             else:
                 raise self._record_error(batch, row, stop)
-
-    def _sizes(self, batch: MessageBatch) -> NDArray[np.int64]:
-        return record_sizes(batch.columns, len(batch.channel), len(batch.subject), self._origin)[0]
 
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
         """Skip records up to the last sequence."""
@@ -186,26 +187,24 @@ class StreamArchive:
         block.position, block.key = 0, highwayhash.block_key(self._stream, self._index)
         return name, content
 
-    def _record_error(self, batch: MessageBatch, row: int, stop: WriteStop) -> RefusedError:
+    def _record_error(self, batch: MessageBatch | RecordBatch, row: int, stop: WriteStop) -> RefusedError:
         number = int(batch.sequence[row])
-        channel = batch.channel.decode("utf-8", "backslashreplace")
         if stop is WriteStop.TOO_LARGE:
             return RefusedError(
-                f"channel {channel}: message {int(batch.columns.sequence[row])} needs {int(self._sizes(batch)[row])} "
-                f"bytes in stream {self._stream}, a server takes at most {MAX_RECORD_SIZE} from an archive",
+                f"{batch.place(row)} needs {int(batch.sizes(self._origin)[row])} bytes in stream {self._stream}, "
+                f"a server takes at most {MAX_RECORD_SIZE} from an archive",
                 "leave the channel out, or choose the way publish",
             )
         if number > MAX_SEQUENCE:
             return self._sequence_error(number)
         return RefusedError(
-            f"channel {channel}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
+            f"{batch.place(row)}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
         )
 
-    def _time_error(self, batch: MessageBatch) -> RefusedError:
-        channel = batch.channel.decode("utf-8", "backslashreplace")
+    def _time_error(self, batch: MessageBatch | RecordBatch) -> RefusedError:
         return RefusedError(
-            f"channel {channel}: message {int(batch.columns.sequence[0])} has no time; as the first one of stream "
+            f"{batch.place(0)} has no time; as the first one of stream "
             f"{self._stream} it would make servers hide all messages as soon as another one is published",
             "choose the way publish for this channel",
         )

@@ -105,8 +105,8 @@ def test_a_cut_backup_is_read_as_far_as_it_goes(golden_jetstream: Path, tmp_path
 
 def test_a_use_that_is_not_there_is_named(golden_jetstream: Path, tmp_path: Path) -> None:
     shutil.copytree(golden_jetstream / "ok_basic15/store", tmp_path / "store")
-    with pytest.raises(NotAStoreError, match=r"JetStream store directory.*cannot be used for a salvage"):
-        open_source(tmp_path / "store").require(Capability.SALVAGE)
+    with pytest.raises(NotAStoreError, match=r"JetStream store directory.*cannot be used for a compaction"):
+        open_source(tmp_path / "store").require(Capability.COMPACTION)
 
 
 def info(path: Path, *words: str) -> tuple[int, dict[str, Any], str]:

@@ -1,0 +1,62 @@
+"""Records that are copied into another block are those that would have been written there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.streamfiles import highwayhash, kernels
+from stantools.streamfiles.batch import RecordBatch
+from stantools.streamfiles.layout import MAX_SKIPS, OpenBlock, RecordColumns, WriteStop
+from tests.streamfiles.making import TIME, Item, batch
+
+OLD, NEW = highwayhash.block_key("ORDERS", 3), highwayhash.block_key("ORDERS", 1)
+ITEMS = st.lists(
+    st.builds(
+        Item,
+        st.integers(1, 400),
+        st.integers(TIME, TIME + 10**12),
+        st.binary(max_size=60),
+        st.sampled_from((b"", b"re")),
+    ),
+    max_size=30,
+    unique_by=lambda each: each.sequence,
+).map(lambda items: sorted(items, key=lambda each: each.sequence))
+
+
+def block(key: bytes, room: int) -> OpenBlock:
+    return OpenBlock(np.zeros(room + 30 * MAX_SKIPS + 4096, np.uint8), room, key)
+
+
+def written(items: list[Item], key: bytes, room: int) -> tuple[OpenBlock, int, int, WriteStop]:
+    out = block(key, room)
+    return out, *kernels.encode_records(batch(items), 0, out, origin=True)
+
+
+def records(out: OpenBlock, key: bytes) -> RecordBatch:
+    data = out.content[: out.position].tobytes()
+    columns = RecordColumns(2000)
+    rows, _, _ = kernels.scan_records(data, 0, key, columns)
+    part = columns.take(rows)
+    return RecordBatch(data, part.take(part.flags == 0))
+
+
+@given(ITEMS, st.integers(200, 4000))
+@settings(deadline=None, max_examples=60)
+def test_a_copy_is_as_if_written_there(items: list[Item], room: int) -> None:
+    source = records(written(items, OLD, 1 << 20)[0], OLD)
+    wanted, *ended = written(items, NEW, room)
+    copy = block(NEW, room)
+    assert source.write(0, copy, False) == tuple(ended)
+    assert copy.content[: copy.position].tobytes() == wanted.content[: wanted.position].tobytes()
+    assert (copy.last_time, copy.position) == (wanted.last_time, wanted.position)
+
+
+@given(ITEMS)
+@settings(deadline=None, max_examples=30)
+def test_hashes_of_contents_do_not_depend_on_the_block(items: list[Item]) -> None:
+    source, other = (records(written(items, key, 1 << 20)[0], key) for key in (OLD, NEW))
+    found = kernels.content_hashes(source.buffer, source.columns, NEW)
+    ends = (other.columns.subject_start - 22 + other.columns.length).tolist()
+    assert [int.from_bytes(other.buffer[end - 8 : end], "little") for end in ends] == found.tolist()
