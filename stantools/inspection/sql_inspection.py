@@ -20,7 +20,7 @@ from stantools.inspection.subscribers import SubscriberList
 from stantools.inspection.verify import ChannelVerdict, Verdict
 from stantools.notation import counted, describe_sequences
 from stantools.sqlstore.message_scan import ChannelRows
-from stantools.sqlstore.recovery import SqlChannel, SqlStart, SqlState, SqlSubscription
+from stantools.sqlstore.sql_recovery import SqlChannel, SqlStart, SqlState, SqlSubscription
 from stantools.sqlstore.sql_store import SqlStore
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.logwriter import encode_live

@@ -13,7 +13,7 @@ import numpy as np
 
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
-from stantools.sqlstore.recovery import SqlState
+from stantools.sqlstore.sql_recovery import SqlState
 from stantools.sqlstore.tables import MessageRow
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import Live

@@ -11,7 +11,7 @@ from typing import Protocol
 from stantools.notation import counted, describe_sequences
 from stantools.sqlstore.conversion import ChannelContent, write_store
 from stantools.sqlstore.message_scan import ChannelRows, MessageScan
-from stantools.sqlstore.recovery import KeptRow, SqlState, recover
+from stantools.sqlstore.sql_recovery import KeptRow, SqlState, recover
 from stantools.sqlstore.tables import ChannelRow, MessageRow, StoreTables
 from stantools.store.directory import subject_matches
 from stantools.store.limits import StoreLimits

@@ -13,7 +13,7 @@ from stantools.inspection.sql_inspection import forecast_sql, verify_sql
 from stantools.inspection.verify import verify
 from stantools.sources.door import open_source
 from stantools.sqlstore.message_scan import ChannelRows, SequenceSet
-from stantools.sqlstore.recovery import SqlStart, SqlState, SqlSubscription, recover
+from stantools.sqlstore.sql_recovery import SqlStart, SqlState, SqlSubscription, recover
 from stantools.store.ranges import Ranges
 from tests.sqlstore.cases import CASES, expected, limits, opened, read, with_arguments
 
