@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
 
-from stantools.notation import short_number
+from stantools.notation import cut, short_number
 from tui import cells
-from tui.cells import bar, counted, cut, name_text, number, role_of, sparkline, text_of, time_text
+from tui.cells import bar, counted, name_text, number, role_of, sparkline, text_of, time_text
 from tui.widgets.line import content, lines
 
 ANY_TEXT = st.text(st.characters(), max_size=40) | st.sampled_from(
