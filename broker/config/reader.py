@@ -27,8 +27,11 @@ from broker.config.values import ConfigNode, ConfigurationError
 from broker.nats.nats_options import VERSION as NATS_VERSION
 from broker.streaming.streaming_options import VERSION
 from stantools import __version__
+from stantools.errors import UsageError
+from stantools.escaping import shell_word
 from stantools.format.quoting import quote
 from stantools.server_options import Support, ValueType
+from stantools.sqlstore.address import parse_address
 
 #: exit code for features of the original that this broker lacks
 EXIT_UNAVAILABLE: Final = 2
@@ -154,7 +157,7 @@ def _checked(found: ParsedSettings, environ: Environment) -> BrokerOptions | Com
         if settings.text("ft_group"):
             return CommandAnswer(_EXIT_ERROR, stdout="stan: clustering mode not supported in FT mode (ft_group)\n")
     if unavailable := _unavailable(found):
-        listed = "".join(f"not available yet: {each}\n" for each in unavailable)
+        listed = "".join(f"not available yet: {each}\n" for each in unavailable) + _sql_remedy(found.settings)
         return CommandAnswer(EXIT_UNAVAILABLE, stderr=listed)
     options = replace(build(settings, found.nats, tls, environ), config_file=found.nats_path)
     if settings.switch("check"):
@@ -180,6 +183,19 @@ def _unavailable(found: ParsedSettings) -> list[str]:
     if not settings.text("connection.urls") and not settings.switch("cluster.clustered"):
         listed += found.nats.unavailable
     return listed
+
+
+def _sql_remedy(settings: BrokerSettings) -> str:
+    if settings.text("store").upper() != SQL:
+        return ""
+    try:
+        database = shell_word(parse_address(settings.text("sql.source"), settings.text("sql.driver")).shown)
+    except UsageError:
+        database = "mysql://USER@HOST/DATABASE"
+    return (
+        f"`stantools salvage {database} --out NEW` writes a file store of it; then start with -st FILE -dir NEW, or "
+        "move it to JetStream with `stantools migrate`\n"
+    )
 
 
 def version_line() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +23,9 @@ from tests.sqlstore.databases import Database, available
     [
         ("mysql://u:p%40w@h:3307/db", "mysql://u@h:3307/db"),
         ("mariadb:/u:a/b@c@h/db", "mysql://u@h/db"),
-        ("postgres://u:p@h/db?sslmode=disable&schema=stan", "postgres://u@h/db?schema=stan"),
-        ("u:p:w@tcp(h:3306)/db?readTimeout=5s", "mysql://u@h/db"),
-        ("u:p@unix(/run/s)/db", "mysql://u@localhost/db"),
+        ("postgres://u:pw9@h/db?sslmode=disable&schema=stan", "postgres://u@h/db?schema=stan"),
+        ("u:p9:w@tcp(h:3306)/db?readTimeout=5s", "mysql://u@h/db"),
+        ("u:pw9@unix(/run/s)/db", "mysql://u@localhost/db"),
         ("dbname=db host=h port=5433 user=u password='p w' readTimeout=5s", "postgres://u@h:5433/db"),
     ],
 )
@@ -100,3 +102,11 @@ def test_refusals_name_the_database_and_no_password(database: Database) -> None:
     with pytest.raises(StantoolsError, match="nowhere") as raised:
         DatabaseReader(parse_address(url))
     assert "secret" not in str(raised.value)
+
+
+def test_the_broker_names_the_command_for_its_database() -> None:
+    command = ("-st", "SQL", "-sql_driver", "mysql", "-sql_source", "u:secret@tcp(h:3306)/db")
+    found = subprocess.run([sys.executable, "-m", "broker", *command], capture_output=True, text=True, check=False)
+    assert found.returncode
+    assert "`stantools salvage mysql://u@h/db --out NEW`" in found.stderr
+    assert "secret" not in found.stderr
