@@ -376,6 +376,11 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     verify = printed("verify", damaged, "-o", "json")
     doctor = printed("report", damaged, "--html", str(tmp_path / "page.html"), "-o", "json")
     forecast = printed("forecast", damaged, "-o", "json")
+    start = printed(
+        "forecast", str(golden_jetstream / "ok_accounts15" / "store"), "--server-version", "2.15", "-o", "json"
+    )
+    started = next(each for each in start["streams"].values() if each["consumers"])
+    looked = printed("doctor", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")
     said = {
         "info": {*info, *info["clients"][0], *channel},
         "jetstream": {
@@ -428,8 +433,11 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
             *forecast["normal"],
             *forecast["normal"]["channels"]["alpha"],
             *StartFlaw(StartFlawKind.SKIPPED, "").as_json(),
-            "doctor",
-            "forecast",
+            *start,
+            *started,
+            *next(each for each in started["consumers"].values()),
+            *looked,
+            *("doctor", "forecast", "versions", "jetstream", "size_before", "size_after"),
         },
         "merge": {
             *merge,

@@ -28,16 +28,15 @@ from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs
 
 _RANGES = 4
+#: codes of rows that a server refuses, by table
+_REFUSED = {
+    "ServerInfo": "sql-server-damaged",
+    "Subscriptions": "sql-subscription-damaged",
+    "SubsPending": "sql-pending-damaged",
+    "Messages": "sql-size-differs",
+}
 _PANIC = "panic: store implementation returned an empty message"
 _NULL_TIME = 'sql: Scan error on column index 0, name "timestamp": converting NULL to int64 is unsupported'
-#: the faults of message rows: code, and the set of sequences
-_ROW_FAULTS: tuple[tuple[str, Callable[[ChannelRows], Ranges]], ...] = (
-    ("sql-message-damaged", lambda rows: rows.undecodable.ranges),
-    ("sql-message-null", lambda rows: rows.null.ranges),
-    ("sql-sequence-differs", lambda rows: rows.sequence_differs.ranges),
-    ("sql-timestamp-differs", lambda rows: rows.timestamp_differs.ranges),
-    ("sql-size-differs", lambda rows: rows.size_differs.ranges),
-)
 
 
 def sql_overview(store: SqlStore, patterns: Sequence[str] = (), limits: StoreLimits | None = None) -> Overview:
@@ -125,9 +124,7 @@ def _store_findings(store: SqlStore) -> Iterator[Finding]:
         yield finding("sql-clustered", text, file="ServerInfo")
     for place, text in store.intact.refused:
         table = place.partition(" ")[0]
-        code = {"ServerInfo": "sql-server-damaged", "Subscriptions": "sql-subscription-damaged"}.get(
-            table, "sql-pending-damaged" if table == "SubsPending" else "sql-size-differs"
-        )
+        code = _REFUSED[table]
         yield finding(code, f"{place}: {text}", file=table)
     for client in tables.clients:
         if client.proto and decode_partly(pb.ClientInfo, client.proto)[1]:
@@ -166,15 +163,21 @@ def _orphans(store: SqlStore) -> Iterator[Finding]:
 
 
 def _message_findings(name: str, channel: bytes, rows: ChannelRows) -> Iterator[Finding]:
-    faults = [(code, sequences(rows)) for code, sequences in _ROW_FAULTS]
-    faults.append(("sql-subject-differs", rows.subject_differs(channel)))
-    faults.append(("sequence-missing", rows.named().holes()))
-    for code, sequences in faults:
-        if sequences:
-            text = f"{counted(sequences.count(), 'message')}: {describe_sequences(sequences.pairs(), _RANGES)}"
-            yield finding(code, text, file="Messages", channel=name, seq=sequences.first)
+    yield from _rows_finding("sql-message-damaged", name, rows.undecodable.ranges)
+    yield from _rows_finding("sql-message-null", name, rows.null.ranges)
+    yield from _rows_finding("sql-sequence-differs", name, rows.sequence_differs.ranges)
+    yield from _rows_finding("sql-timestamp-differs", name, rows.timestamp_differs.ranges)
+    yield from _rows_finding("sql-size-differs", name, rows.size_differs.ranges)
+    yield from _rows_finding("sql-subject-differs", name, rows.subject_differs(channel))
+    yield from _rows_finding("sequence-missing", name, rows.named().holes())
     if more := rows.rows - rows.sequences.ranges.count():
         yield finding("sql-row-twice", counted(more, "row"), file="Messages", channel=name)
+
+
+def _rows_finding(code: str, channel: str, sequences: Ranges) -> Iterator[Finding]:
+    if sequences:
+        text = f"{counted(sequences.count(), 'message')}: {describe_sequences(sequences.pairs(), _RANGES)}"
+        yield finding(code, text, file="Messages", channel=channel, seq=sequences.first)
 
 
 def _channel_findings(name: str, channel: SqlChannel) -> Iterator[Finding]:

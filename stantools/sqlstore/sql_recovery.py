@@ -41,7 +41,7 @@ class SqlSubscription:
     state: pb.SubState
     pending: list[int]  #: as the server with the database's order of rows, ascending
     pending_by_row: list[int]  #: when SubsPending is taken in the order of `row`, as MySQL gives it
-    mixed: bool = False  #: rows of both kinds: acknowledgements may be lost (section 3)
+    mixed: bool = False  #: rows of both kinds: acknowledgements may be lost (sql-stores.md section 3)
 
 
 @dataclass

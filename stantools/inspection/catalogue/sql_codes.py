@@ -28,7 +28,7 @@ SQL = (
     FindingCode(
         "sql-server-missing",
         ERROR,
-        "ServerInfo has no row, and other tables have",
+        "`ServerInfo` has no row, and other tables have",
         _BY_HAND,
         "up to 0.24 it starts as if the store were empty, and publishing fails because the old channels are in the "
         "way; from 0.25 on it refuses to start",
@@ -179,7 +179,7 @@ SQL = (
     FindingCode(
         "sql-locked",
         INFO,
-        "StoreLock names a server of a fault tolerance group",
+        "`StoreLock` names a server of a fault tolerance group",
         "the active server runs, or was killed",
         "a standby takes the lock when it does not change for some seconds",
         "stop all servers of the group before anything is changed",
