@@ -133,16 +133,18 @@ def _without_nothing(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Differences:
-    different: dict[str, list[int]] = field(default_factory=dict)
+    different: dict[int, list[int]] = field(default_factory=dict)  #: sequences by place in `_CODES`
 
-    def add(self, code: str, sequence: int) -> None:
-        self.different.setdefault(code, []).append(sequence)
+    def add(self, kind: int, sequence: int) -> None:
+        self.different.setdefault(kind, []).append(sequence)
 
     def findings(self, stream: str) -> Iterator[Finding]:
-        for code, sequences in self.different.items():
+        for kind, sequences in self.different.items():
             ranges = Ranges.of((each, each) for each in sequences)
             yield finding(
-                code, f"{len(sequences)} messages of stream {stream}: {describe_ranges(ranges)}", seq=ranges.first
+                _CODES[kind],
+                f"{len(sequences)} messages of stream {stream}: {describe_ranges(ranges)}",
+                seq=ranges.first,
             )
 
 
@@ -189,20 +191,20 @@ class ExpectedRecords:
         async with aclosing(self._read(js, info)) as received:
             async for number, found in received:
                 while content is not None and sequence < number:
-                    differences.add("message-missing", sequence)
+                    differences.add(_MISSING, sequence)
                     sequence, content = next(source, (0, None))
                 if content is None or sequence != number:
-                    differences.add("message-extra", number)
+                    differences.add(_EXTRA, number)
                     continue
-                for code, one, other in zip(_CODES, content, found, strict=True):
+                for kind, (one, other) in enumerate(zip(content, found, strict=True)):
                     if one != other:
-                        differences.add(code, number)
+                        differences.add(kind, number)
                 count, size = count + 1, size + len(found[3])
                 if progress:
                     progress(1)
                 sequence, content = next(source, (0, None))
         while content is not None:
-            differences.add("message-missing", sequence)
+            differences.add(_MISSING, sequence)
             sequence, content = next(source, (0, None))
         return Proof(list(differences.findings(self.stream.name)), count, size)
 
@@ -243,7 +245,15 @@ class ExpectedRecords:
                     yield message["seq"], (parse_moment(message["time"]), message["subject"].encode(), headers, data)
 
 
-_CODES: Final = ("message-timestamp", "message-subject", "message-headers", "message-payload")
+_CODES: Final = (
+    "message-timestamp",
+    "message-subject",
+    "message-headers",
+    "message-payload",
+    "message-missing",
+    "message-extra",
+)
+_MISSING, _EXTRA = range(4, 6)
 
 
 def migration_of(plan: StreamSalvagePlan, target: TargetRef) -> tuple[MigrationPlan, list[SalvagedInput]]:
