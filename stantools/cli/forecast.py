@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.reporttext import show
-from stantools.inspection.start_options import StartOptions
+from stantools.inspection.start_options import AnyStartOptions
 
 if TYPE_CHECKING:
     from stantools.store.read_options import ReadOptions
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @verb("forecast", "table", "json")
 @stores_argument("STORE | NODE...")
 @node_option
-@options_of(StartOptions, "server", limit_options())
+@options_of(AnyStartOptions, "server", limit_options())
 @reading_options()
-def command(stores: tuple[Path, ...], server: StartOptions, read_options: ReadOptions) -> int:
+def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
     The first lines name the intact data that a start would destroy, and the next safe step. Two starts are predicted:

@@ -22,6 +22,7 @@ PARTS = {
     "duckdb": "export to DuckDB",
     "snappy": "migrate --compress",
     "zstd": "archives of stores with zstd",
+    "sql": "SQL stores in live databases",
     "spark": "pipeline (with Java 17 or 21)",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")

@@ -24,11 +24,7 @@ _STREAM_VERSIONS = ("2.9", "2.10", "2.11", "2.12", "2.14", "2.15")
 class StartOptions:
     """Options of the server whose behaviour is predicted; the default is the server's own."""
 
-    server_version: str | None = option(
-        f"The server's version; default: {_VERSIONS[0]}; for a JetStream directory the one that seems to have written "
-        "it, and the newest.",
-        choices=_VERSIONS + _STREAM_VERSIONS,
-    )
+    server_version: str | None = option(f"The server's version; default: {_VERSIONS[0]}.", choices=_VERSIONS)
     cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; default: the store's own.")
     read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
     server_user: str | None = option("Name or number of the user that runs the server; default: you.", metavar="USER")
@@ -56,6 +52,17 @@ class StartOptions:
             )
         usual = own_server(store, version=version, workers=self.workers)
         return replace(usual, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class AnyStartOptions(StartOptions):
+    """The same, also for servers of JetStream directories."""
+
+    server_version: str | None = option(
+        f"The server's version; default: {_VERSIONS[0]}; for a JetStream directory the one that seems to have written "
+        "it, and the newest.",
+        choices=_VERSIONS + _STREAM_VERSIONS,
+    )
 
 
 def _user(name: str) -> OtherUser:

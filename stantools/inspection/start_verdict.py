@@ -231,7 +231,8 @@ def _flaws(
     wanted = outcome.intact - hidden
     yield from _end_flaws(outcome, shown, anew=anew)
     if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
-        yield StartFlaw(StartFlawKind.CRASH, name, Ranges.of([(shown.stalls_at, shown.stalls_at)]))
+        failing = shown.lookups.failing or Ranges.of([(shown.stalls_at, shown.stalls_at)])
+        yield StartFlaw(StartFlawKind.CRASH, name, failing)
         return
     if outcome.older:
         older = ", then ".join(describe_ranges(each, 4) for each in outcome.older)

@@ -20,6 +20,7 @@ from stantools.store.atomic import new_directory
 from stantools.store.durable import write_all
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.directory import StoredStream
+from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.meta import ArchiveState
 from stantools.streamfiles.survey import StreamSurvey
 
@@ -117,7 +118,8 @@ def _differences(stream: SalvagedStream, path: Path, digest: bytes) -> Iterator[
     directory = StoredStream(path, stream.account)
     survey = StreamSurvey(directory)
     for flaw in (*directory.flaws, *survey.flaws):
-        yield f"{stream.full_name}: {flaw.file}: {flaw.detail}"
+        if flaw.kind is not FlawKind.INDEX_MISSING:  # a server writes it
+            yield f"{stream.full_name}: {flaw.file}: {flaw.detail}"
     if survey.intact != stream.recovered:
         yield f"{stream.full_name}: it has other messages than planned"
     if survey.last != stream.last:

@@ -11,8 +11,9 @@ import pytest
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.survey import StreamSurvey
 from tests import servers
+from tests.mutations import apply_mutation
 from tests.recovery.streams.salvaged import Salvage, check_server, ranges, salvage
-from tests.streamfiles.test_golden_streams import contents, damage, folder, load, stream_path
+from tests.streamfiles.test_golden_streams import contents, folder, load, stream_path
 
 pytestmark = pytest.mark.golden
 CASES = ("systematic_10", "systematic_multi_15")
@@ -22,7 +23,7 @@ VERSIONS = [each for each in ("2.10.26", "2.12.8", "2.15.1") if each in servers.
 def salvaged(case: str, mutation: dict[str, Any], place: Path) -> Salvage:
     copy = place / f"{mutation['id']}.damaged"
     shutil.copytree(folder() / case / "store", copy)
-    damage(copy, mutation)
+    apply_mutation(copy, mutation)
     try:
         return salvage(copy, place / f"{mutation['id']}.new")
     finally:
