@@ -100,7 +100,8 @@ def _print_section(section: ReportSection, sections: Iterable[ReportSection] = (
 def _print_verdict(section: ReportSection) -> None:
     verdict = console.escape_lines(section.verdict)
     if section.label:
-        text = f"{console.escape_line(section.label)}: {_painted(verdict, section.role)}"
+        state, colon, rest = verdict.partition(": ")
+        text = f"{console.escape_line(section.label)}: {_painted(state, section.role)}{colon}{rest}"
         click.echo(console.wrapped(text, 2))
     elif verdict:
         click.echo(_painted(console.wrapped(verdict, 2), section.role))

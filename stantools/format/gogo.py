@@ -98,33 +98,38 @@ def decode(kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields
     Raises DecodeError with the server's text if it refuses the payload, or if more than `max_fields` fields would
     have to be decoded one by one.
     """
-    message, error = decode_partly(kind, payload, max_fields=max_fields)
-    if error is not None:
-        raise error
+    message, data = kind(), bytes(payload)
+    if not _is_usual(message, data):
+        _merge(message, data, max_fields)
     return message
 
 
-def decode_partly(
-    kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields: int = sys.maxsize
-) -> tuple[M, DecodeError | None]:
-    """Decodes as `decode`; returns the fields before the one that the server refuses, and the error."""
-    data = bytes(payload)
-    message = kind()
-    # Output of a proto3 encoder means the same to every decoder, so the fast library may decode it. The rules above
-    # decide on payloads that do not encode to the same bytes.
+def decode_partly(kind: type[M], payload: bytes | bytearray | memoryview) -> tuple[M, str]:
+    """Decodes as `decode`; returns the fields before the one that the server refuses, and its text ("" for none)."""
+    message, data = kind(), bytes(payload)
+    try:
+        if not _is_usual(message, data):
+            _merge(message, data, sys.maxsize)
+    except DecodeError as error:
+        return message, str(error)
+    return message, ""
+
+
+def _is_usual(message: Message, data: bytes) -> bool:
+    """Decodes the output of a proto3 encoder; returns False, with an empty message, for anything else.
+
+    Such output means the same to every decoder, so the fast library may decode it. The rules above decide on payloads
+    that do not encode to the same bytes.
+    """
     try:
         message.ParseFromString(data)
         message.DiscardUnknownFields()
         if message.SerializeToString() == data:
-            return message, None
+            return True
     except _UpbError:
         pass
     message.Clear()
-    try:
-        _merge(message, data, max_fields)
-    except DecodeError as error:
-        return message, error
-    return message, None
+    return False
 
 
 def _merge(message: Message, data: bytes, max_fields: int) -> None:

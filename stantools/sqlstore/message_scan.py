@@ -96,7 +96,7 @@ class ChannelRows:
             self.empty.add(sequence)
         if message.sequence != sequence:
             self.other_sequences[sequence] = message.sequence
-        if error is not None:
+        if error:
             self.undecodable.add(sequence)
             self.faulty.add(sequence)
             return

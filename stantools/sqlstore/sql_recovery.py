@@ -150,7 +150,7 @@ class _Recovery:
             )
         info, error = decode_partly(pb.ServerInfo, row.proto or b"")
         if error:
-            self._refuse("ServerInfo", str(error))
+            self._refuse("ServerInfo", error)
             return None
         if info.cluster_id != (row.id or b""):
             column, data = (each.decode(errors="replace") for each in (row.id or b"", info.cluster_id))
