@@ -198,14 +198,14 @@ async def test_purged_meanwhile(start_server: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
 async def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], version: str) -> None:
-    source = FakeSource(numbered(*range(10, 9000)))
+    source = FakeSource(numbered(*range(10, 20_000)))
 
     async with jetstream(start_server(version).url) as js:
         told: list[int] = []
 
         def disturb(count: int) -> None:
             told.append(count)
-            if len(told) == 5:
+            if len(told) == 1:
                 # Written behind our back, on the same connection: in between what is sent.
                 js.connection.publish(b"orders", b"foreign")
 
