@@ -31,7 +31,6 @@ from stantools.errors import UsageError
 from stantools.escaping import shell_word
 from stantools.format.quoting import quote
 from stantools.server_options import Support, ValueType
-from stantools.sqlstore.address import parse_address
 
 #: exit code for features of the original that this broker lacks
 EXIT_UNAVAILABLE: Final = 2
@@ -188,6 +187,8 @@ def _unavailable(found: ParsedSettings) -> list[str]:
 def _sql_remedy(settings: BrokerSettings) -> str:
     if settings.text("store").upper() != SQL:
         return ""
+    from stantools.sqlstore.address import parse_address
+
     try:
         database = shell_word(parse_address(settings.text("sql.source"), settings.text("sql.driver")).shown)
     except UsageError:
