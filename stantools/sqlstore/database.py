@@ -6,7 +6,7 @@ Facts: sql-stores.md section 9.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
@@ -15,17 +15,7 @@ from stantools.errors import NotAStoreError, StantoolsError, StoreUnreadableErro
 from stantools.install_hints import install_command
 from stantools.sqlstore.address import MYSQL, DatabaseAddress
 from stantools.sqlstore.message_scan import MessageScan
-from stantools.sqlstore.tables import (
-    COLUMNS,
-    ChannelRow,
-    ClientsRow,
-    LockRow,
-    MessageRow,
-    PendingRow,
-    ServerRow,
-    StoreTables,
-    SubscriptionsRow,
-)
+from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, StoreTables
 
 _ROWS: Final = 2000
 #: seconds in which an active server of a fault tolerance group changes the lock twice
@@ -61,37 +51,23 @@ class DatabaseReader:
     def close(self) -> None:
         self._session.close()
 
-    def _rows(self, table: bytes) -> Iterator[list[tuple[Any, ...]]]:
-        if (name := self._names.get(table)) is None:
-            return
-        there = self._session.columns(name)
-        columns = [each if each.decode() in there else None for each in COLUMNS[table]]
-        order = ("id", "seq") if table == b"messages" else ()
-        yield from self._session.rows(name, [each.decode() if each else None for each in columns], order)
+    def _rows(self, table: bytes, columns: Sequence[str], order: tuple[str, ...] = ()) -> Iterator[list[Any]]:
+        """Yields rows in parts; NULL for a column that the table does not have."""
+        if name := self._names.get(table):
+            there = self._session.columns(name)
+            yield from self._session.rows(name, [each if each in there else None for each in columns], order)
 
     @cached_property
     def tables(self) -> StoreTables:
-        def all_rows(table: bytes) -> Iterator[tuple[Any, ...]]:
-            for rows in self._rows(table):
-                yield from rows
-
-        return StoreTables(
-            [ServerRow(_bytes(name), _bytes(proto), version) for _, name, proto, version in all_rows(b"serverinfo")],
-            [ClientsRow(_bytes(name) or b"", _bytes(box), _bytes(proto)) for name, box, proto in all_rows(b"clients")],
-            [
-                ChannelRow(number, _bytes(name) or b"", last or 0, count or 0, size or 0, age or 0, bool(deleted))
-                for number, name, last, count, size, age, deleted in all_rows(b"channels")
-            ],
-            [
-                SubscriptionsRow(number, sub, last or 0, _bytes(proto), bool(deleted))
-                for number, sub, last, proto, deleted in all_rows(b"subscriptions")
-            ],
-            [
-                PendingRow(sub, row, sequence or 0, last or 0, _bytes(pending), _bytes(acks))
-                for sub, row, sequence, last, pending, acks in all_rows(b"subspending")
-            ],
-            [LockRow(_bytes(name) or b"", tick or 0) for name, tick in all_rows(b"storelock")],
-        )
+        found = StoreTables()
+        for name, table in SMALL_TABLES.items():
+            listed = getattr(found, table.member)
+            for rows in self._rows(name, table.row._fields):
+                listed += [
+                    table.row(*(_VALUES[cell](value) for cell, value in zip(table.cells, row, strict=True)))
+                    for row in rows
+                ]
+        return found
 
     @cached_property
     def scan(self) -> MessageScan:
@@ -101,7 +77,7 @@ class DatabaseReader:
         return scan
 
     def messages(self) -> Iterator[list[MessageRow]]:
-        for rows in self._rows(b"messages"):
+        for rows in self._rows(b"messages", MessageRow._fields, ("id", "seq")):
             yield [MessageRow(number, seq, at, size, _bytes(data)) for number, seq, at, size, data in rows]
 
     def active_server(self) -> str:
@@ -121,6 +97,15 @@ def _bytes(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return None if value is None else bytes(value)
+
+
+_VALUES: Final[dict[Cell, Callable[[Any], Any]]] = {
+    Cell.INTEGER: lambda value: value or 0,
+    Cell.OPTIONAL: lambda value: value,
+    Cell.TEXT: lambda value: _bytes(value) or b"",
+    Cell.BYTES: _bytes,
+    Cell.FLAG: bool,
+}
 
 
 class _Session:

@@ -6,27 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError, readable
 from stantools.escaping import escape, shell_word
 from stantools.sqlstore.dump import Dump, DumpFacts, DumpTable, Rows
 from stantools.sqlstore.literals import Notation, Token
 from stantools.sqlstore.message_scan import MessageScan
-from stantools.sqlstore.tables import (
-    COLUMNS,
-    ChannelRow,
-    ClientsRow,
-    LockRow,
-    MessageRow,
-    PendingRow,
-    ServerRow,
-    StoreTables,
-    SubscriptionsRow,
-)
+from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, StoreTables
 
 Read = Callable[[int], bytes]
-_Integer = Callable[[Token], int]
 
 
 class DumpReader:
@@ -58,11 +47,11 @@ class DumpReader:
         with self._opened() as read:
             dump = Dump(str(self.path), read, COLUMNS)
             for rows in dump.rows():
-                schema, table = rows.name
-                if table == b"messages":
-                    self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                schema, name = rows.name
+                if table := SMALL_TABLES.get(name):
+                    getattr(self._tables[schema], table.member).extend(self._flawless(_small_rows(rows), dump))
                 else:
-                    getattr(self._tables[schema], _FIELDS[table]).extend(self._flawless(_ROWS[table](rows), dump))
+                    self._scans[schema].add(self._flawless(message_rows(rows), dump))
         return dump.facts
 
     def _flawless(self, rows: Iterator[Any], dump: Dump) -> Iterator[Any]:
@@ -132,24 +121,23 @@ class _Columns:
                 f"the dump's table has no column {name.decode()}", "the table is that of another program"
             ) from None
 
-    def integer(self, row: tuple[Token, ...], name: bytes) -> int:
-        return self._notation.integer(row[self.place(name)]) or 0
+    def cell(self, row: tuple[Token, ...], name: bytes, cell: Cell) -> Any:
+        notation = self._notation
+        match cell:
+            case Cell.INTEGER:
+                return notation.integer(row[self.place(name)]) or 0
+            case Cell.OPTIONAL:
+                return notation.integer(row[self.place(name)])
+            case Cell.FLAG:
+                return notation.flag(row[self.place(name)])
+            case Cell.BYTES:
+                return notation.binary(row[self._places[name]]) if name in self._places else None
+            case Cell.TEXT:
+                return self._text(notation.content(row[self.place(name)]) or b"")
 
-    def optional(self, row: tuple[Token, ...], name: bytes) -> int | None:
-        return self._notation.integer(row[self.place(name)])
-
-    def flag(self, row: tuple[Token, ...], name: bytes) -> bool:
-        return self._notation.flag(row[self.place(name)])
-
-    def binary(self, row: tuple[Token, ...], name: bytes) -> bytes | None:
-        """Returns bytes; a column that the table does not have is NULL (Clients.proto before 0.10)."""
-        place = self._places.get(name)
-        return None if place is None else self._notation.binary(row[place])
-
-    def text(self, row: tuple[Token, ...], name: bytes) -> bytes | None:
+    def _text(self, content: bytes) -> bytes:
         """Returns text in UTF-8, as the server gets it."""
-        content = self._notation.content(row[self.place(name)])
-        if content is None or self._charset == "utf-8":
+        if self._charset == "utf-8":
             return content
         return content.decode(self._charset, "surrogateescape").encode("utf-8", "surrogateescape")
 
@@ -165,79 +153,7 @@ def message_rows(rows: Rows) -> Iterator[MessageRow]:
         )
 
 
-def _server_rows(rows: Rows) -> Iterator[ServerRow]:
-    read = _Columns(rows)
+def _small_rows(rows: Rows) -> Iterator[Any]:
+    table, columns = SMALL_TABLES[rows.name.table], _Columns(rows)
     for row in rows.rows:
-        yield ServerRow(read.text(row, b"id"), read.binary(row, b"proto"), read.optional(row, b"version"))
-
-
-def _client_rows(rows: Rows) -> Iterator[ClientsRow]:
-    read = _Columns(rows)
-    for row in rows.rows:
-        yield ClientsRow(read.text(row, b"id") or b"", read.text(row, b"hbinbox"), read.binary(row, b"proto"))
-
-
-def _channel_rows(rows: Rows) -> Iterator[ChannelRow]:
-    read = _Columns(rows)
-    number = read.integer
-    for row in rows.rows:
-        yield ChannelRow(
-            number(row, b"id"),
-            read.text(row, b"name") or b"",
-            number(row, b"maxseq"),
-            number(row, b"maxmsgs"),
-            number(row, b"maxbytes"),
-            number(row, b"maxage"),
-            read.flag(row, b"deleted"),
-        )
-
-
-def _subscription_rows(rows: Rows) -> Iterator[SubscriptionsRow]:
-    read = _Columns(rows)
-    number = read.integer
-    for row in rows.rows:
-        yield SubscriptionsRow(
-            number(row, b"id"),
-            number(row, b"subid"),
-            number(row, b"lastsent"),
-            read.binary(row, b"proto"),
-            read.flag(row, b"deleted"),
-        )
-
-
-def _pending_rows(rows: Rows) -> Iterator[PendingRow]:
-    read = _Columns(rows)
-    number = read.integer
-    for row in rows.rows:
-        yield PendingRow(
-            number(row, b"subid"),
-            number(row, b"row"),
-            number(row, b"seq"),
-            number(row, b"lastsent"),
-            read.binary(row, b"pending"),
-            read.binary(row, b"acks"),
-        )
-
-
-def _lock_rows(rows: Rows) -> Iterator[LockRow]:
-    read = _Columns(rows)
-    for row in rows.rows:
-        yield LockRow(read.text(row, b"id") or b"", read.integer(row, b"tick"))
-
-
-_ROWS: Final[dict[bytes, Callable[[Rows], Iterator[Any]]]] = {
-    b"serverinfo": _server_rows,
-    b"clients": _client_rows,
-    b"channels": _channel_rows,
-    b"subscriptions": _subscription_rows,
-    b"subspending": _pending_rows,
-    b"storelock": _lock_rows,
-}
-_FIELDS: Final = {
-    b"serverinfo": "server",
-    b"clients": "clients",
-    b"channels": "channels",
-    b"subscriptions": "subscriptions",
-    b"subspending": "pending",
-    b"storelock": "lock",
-}
+        yield table.row(*(columns.cell(row, name, cell) for name, cell in table.columns))

@@ -152,14 +152,14 @@ class _Recovery:
         if error:
             self._refuse("ServerInfo", error)
             return None
-        if info.cluster_id != (row.id or b""):
-            column, data = (each.decode(errors="replace") for each in (row.id or b"", info.cluster_id))
+        if info.cluster_id != (row.id):
+            column, data = (each.decode(errors="replace") for each in (row.id, info.cluster_id))
             text = f'sql: id "{column}" in column does not match cluster ID in data "{data}"'
             self._refuse("ServerInfo", text)
         return info
 
     def _client(self, row: ClientsRow) -> pb.ClientInfo:
-        columns = pb.ClientInfo(id=row.id, hb_inbox=row.hbinbox or b"")
+        columns = pb.ClientInfo(id=row.id, hb_inbox=row.hbinbox)
         if not row.proto:
             return columns
         info, _ = decode_partly(pb.ClientInfo, row.proto)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 #: columns of each table in their order, by names in lower case
 COLUMNS: Final = {
@@ -18,14 +19,14 @@ COLUMNS: Final = {
 
 
 class ServerRow(NamedTuple):
-    id: bytes | None
+    id: bytes
     proto: bytes | None
     version: int | None
 
 
 class ClientsRow(NamedTuple):
     id: bytes
-    hbinbox: bytes | None
+    hbinbox: bytes
     proto: bytes | None
 
 
@@ -79,3 +80,36 @@ class StoreTables:
     subscriptions: list[SubscriptionsRow] = field(default_factory=list)
     pending: list[PendingRow] = field(default_factory=list)
     lock: list[LockRow] = field(default_factory=list)
+
+
+class Cell(enum.Enum):
+    """How a column is read."""
+
+    INTEGER = enum.auto()  #: NULL is 0
+    OPTIONAL = enum.auto()  #: an integer, or None for NULL
+    TEXT = enum.auto()  #: in UTF-8, empty for NULL
+    BYTES = enum.auto()  #: None for NULL, and for a column that the table does not have
+    FLAG = enum.auto()
+
+
+@dataclass(frozen=True)
+class SmallTable:
+    """A table that is held as a whole; the fields of its rows have the names of its columns."""
+
+    member: str  #: of StoreTables
+    row: Any  #: the class of its rows
+    cells: tuple[Cell, ...]  #: of the fields of a row
+
+    @property
+    def columns(self) -> list[tuple[bytes, Cell]]:
+        return [(name.encode(), cell) for name, cell in zip(self.row._fields, self.cells, strict=True)]
+
+
+SMALL_TABLES: Final = {
+    b"serverinfo": SmallTable("server", ServerRow, (Cell.TEXT, Cell.BYTES, Cell.OPTIONAL)),
+    b"clients": SmallTable("clients", ClientsRow, (Cell.TEXT, Cell.TEXT, Cell.BYTES)),
+    b"channels": SmallTable("channels", ChannelRow, (Cell.INTEGER, Cell.TEXT, *[Cell.INTEGER] * 4, Cell.FLAG)),
+    b"subscriptions": SmallTable("subscriptions", SubscriptionsRow, (*[Cell.INTEGER] * 3, Cell.BYTES, Cell.FLAG)),
+    b"subspending": SmallTable("pending", PendingRow, (*[Cell.INTEGER] * 4, Cell.BYTES, Cell.BYTES)),
+    b"storelock": SmallTable("lock", LockRow, (Cell.TEXT, Cell.INTEGER)),
+}
