@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -39,13 +40,11 @@ def test_addresses_are_shown_without_their_password(text: str, shown: str) -> No
 
 
 @pytest.fixture(scope="module", params=["mysql", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if not available(request.param):
         pytest.skip(f"no server of {request.param} here (Debian: mariadb-server, postgresql)")
-    folder = tmp_path_factory.mktemp("db")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)
-    with Database(request.param, folder).started() as found:
+    # not below the folders of pytest, into which the user that runs the database may not look
+    with tempfile.TemporaryDirectory() as folder, Database(request.param, Path(folder)).started() as found:
         yield found
 
 
