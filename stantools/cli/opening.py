@@ -70,6 +70,7 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
             source = open_path(path, SourceRequest(read_options, channels, progress=shown.advance))
     ctx.find_root().call_on_close(source.release)
     source.require(*uses)
+    source.choose_rows(*uses)
     if source.path != path:
         console.set_store(ctx, source.sql.path if source.sql else str(source.path))
     _tell_source(ctx, source, source.path)

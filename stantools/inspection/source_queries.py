@@ -165,7 +165,7 @@ def _forecasts(
 def signs_of_use(source: Source) -> list[StoreUse]:
     """Returns signs that a program uses a source; nothing uses the private copy of an archive."""
     if source.sql:
-        return [StoreUse("handle", detail)] if (detail := source.sql.active_server()) else []
+        return [StoreUse("handle", detail)] if (detail := source.sql.reader.active_server()) else []
     return [] if source.archived else find_uses(source.place)
 
 

@@ -6,13 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from stantools.escaping import text
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.gogo import decode_partly
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast, Harm, Lookups, Loss
+from stantools.inspection.forecast.channel_forecast import ChannelForecast, Forecast, Harm, Lookups, Loss, delivered
+from stantools.inspection.forecast.report import cluster_id_error
 from stantools.inspection.forecast.server_options import SERVER_VERSIONS, ServerOptions
 from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.overview import ChannelOverview, Overview
@@ -22,7 +24,7 @@ from stantools.notation import counted, describe_sequences
 from stantools.sqlstore.message_scan import ChannelRows
 from stantools.sqlstore.sql_recovery import SqlChannel, SqlStart, SqlState, SqlSubscription
 from stantools.sqlstore.sql_store import SqlStore
-from stantools.store.limits import ChannelLimits, StoreLimits
+from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
 from stantools.store.logwriter import encode_live
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs
@@ -41,10 +43,10 @@ _NULL_TIME = 'sql: Scan error on column index 0, name "timestamp": converting NU
 
 def sql_overview(store: SqlStore, patterns: Sequence[str] = (), limits: StoreLimits | None = None) -> Overview:
     """Returns the state that a server recovers; with `limits`, one with these."""
-    found = store.recovered(limits or _stored_limits(store), time.time_ns())
+    found = store.recovered(limits or StoreLimits(channel=UNLIMITED), time.time_ns())
     result = Overview(store.path, found.server, found.clients)
     known = {client.id: client for client in found.clients}
-    by_name = {_text(each.name): each for each in found.channels}
+    by_name = {text(each.name): each for each in found.channels}
     for name in sorted(store.matching(patterns)):
         if channel := by_name.get(name):
             result.channels.append(_channel_overview(name, channel, known))
@@ -55,11 +57,6 @@ def sql_overview(store: SqlStore, patterns: Sequence[str] = (), limits: StoreLim
     result.problems += [each.detail for each in _store_findings(store)]
     result.era = "-st SQL"
     return result
-
-
-def _stored_limits(store: SqlStore) -> StoreLimits:
-    """Returns limits that remove nothing."""
-    return StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0, max_age_ns=0))
 
 
 def _channel_overview(name: str, channel: SqlChannel, known: dict[bytes, pb.ClientInfo]) -> ChannelOverview:
@@ -113,35 +110,34 @@ def _channel_verdict(store: SqlStore, name: str, channel: SqlChannel) -> Channel
 
 def _store_findings(store: SqlStore) -> Iterator[Finding]:
     tables = store.tables
-    for flaw in store.flaws:
+    for flaw in store.reader.flaws:
         yield finding("sql-dump-flawed", flaw)
-    for table in store.missing:
+    for table in store.reader.missing:
         yield finding("sql-table-missing", f"table {table}", file=table)
     if not tables.server and tables.channels:
         yield finding("sql-server-missing", "no row", file="ServerInfo")
     if store.intact.server and store.intact.server.node_id:
-        text = f"node {_text(store.intact.server.node_id)}"
-        yield finding("sql-clustered", text, file="ServerInfo")
-    for place, text in store.intact.refused:
+        detail = f"node {text(store.intact.server.node_id)}"
+        yield finding("sql-clustered", detail, file="ServerInfo")
+    for place, detail in store.intact.refused:
         table = place.partition(" ")[0]
-        code = _REFUSED[table]
-        yield finding(code, f"{place}: {text}", file=table)
+        yield finding(_REFUSED[table], f"{place}: {detail}", file=table)
     for client in tables.clients:
         if client.proto and decode_partly(pb.ClientInfo, client.proto)[1]:
-            yield finding("sql-client-damaged", f"client {_text(client.id)!r}", file="Clients")
+            yield finding("sql-client-damaged", f"client {text(client.id)!r}", file="Clients")
     yield from _orphans(store)
     names = Counter(row.name for row in tables.channels if not row.deleted)
     for name, count in names.items():
         if count > 1:
-            yield finding("sql-row-twice", f"{count} rows with this name", file="Channels", channel=_text(name))
+            yield finding("sql-row-twice", f"{count} rows with this name", file="Channels", channel=text(name))
     for row in tables.channels:
         if row.deleted:
             rows = store.scan.channels.get(row.id)
-            text = f"id {row.id}, {counted(rows.rows if rows else 0, 'message row')}"
-            yield finding("sql-channel-deleted", text, file="Channels", channel=_text(row.name))
+            detail = f"id {row.id}, {counted(rows.rows if rows else 0, 'message row')}"
+            yield finding("sql-channel-deleted", detail, file="Channels", channel=text(row.name))
     for lock in tables.lock:
         if lock.id:
-            yield finding("sql-locked", f"server {_text(lock.id)}, tick {lock.tick}", file="StoreLock")
+            yield finding("sql-locked", f"server {text(lock.id)}, tick {lock.tick}", file="StoreLock")
 
 
 def _orphans(store: SqlStore) -> Iterator[Finding]:
@@ -149,17 +145,17 @@ def _orphans(store: SqlStore) -> Iterator[Finding]:
     known = {row.id for row in tables.channels}
     for number in sorted(store.orphans):
         rows = store.scan.channels[number]
-        subjects = ", ".join(sorted(map(_text, rows.by_subject))[:3])
-        text = f"{counted(rows.rows, 'message')} of channel id {number}, with the subject {subjects or '(none)'}"
-        yield finding("sql-orphan-rows", text, severity=Severity.ERROR, file="Messages")
+        subjects = ", ".join(sorted(map(text, rows.by_subject))[:3])
+        detail = f"{counted(rows.rows, 'message')} of channel id {number}, with the subject {subjects or '(none)'}"
+        yield finding("sql-orphan-rows", detail, severity=Severity.ERROR, file="Messages")
     lost = [row for row in tables.subscriptions if row.id not in known]
     if lost:
-        text = f"{counted(len(lost), 'subscription')} of channel ids {sorted({row.id for row in lost})[:5]}"
-        yield finding("sql-orphan-rows", text, file="Subscriptions")
+        detail = f"{counted(len(lost), 'subscription')} of channel ids {sorted({row.id for row in lost})[:5]}"
+        yield finding("sql-orphan-rows", detail, file="Subscriptions")
     numbers = {row.subid for row in tables.subscriptions}
     if strays := [row for row in tables.pending if row.subid not in numbers]:
-        text = f"{counted(len(strays), 'row')} of subscriptions {sorted({row.subid for row in strays})[:5]}"
-        yield finding("sql-orphan-rows", text, file="SubsPending")
+        detail = f"{counted(len(strays), 'row')} of subscriptions {sorted({row.subid for row in strays})[:5]}"
+        yield finding("sql-orphan-rows", detail, file="SubsPending")
 
 
 def _message_findings(name: str, channel: bytes, rows: ChannelRows) -> Iterator[Finding]:
@@ -176,25 +172,25 @@ def _message_findings(name: str, channel: bytes, rows: ChannelRows) -> Iterator[
 
 def _rows_finding(code: str, channel: str, sequences: Ranges) -> Iterator[Finding]:
     if sequences:
-        text = f"{counted(sequences.count(), 'message')}: {describe_sequences(sequences.pairs(), _RANGES)}"
-        yield finding(code, text, file="Messages", channel=channel, seq=sequences.first)
+        detail = f"{counted(sequences.count(), 'message')}: {describe_sequences(sequences.pairs(), _RANGES)}"
+        yield finding(code, detail, file="Messages", channel=channel, seq=sequences.first)
 
 
 def _channel_findings(name: str, channel: SqlChannel) -> Iterator[Finding]:
     if channel.ahead > channel.rows.last and channel.rows.rows:
-        text = f"position {channel.ahead}, last message {channel.rows.last}"
-        yield finding("sql-position-ahead", text, file="Subscriptions", channel=name, seq=channel.ahead)
+        detail = f"position {channel.ahead}, last message {channel.rows.last}"
+        yield finding("sql-position-ahead", detail, file="Subscriptions", channel=name, seq=channel.ahead)
     if channel.unread:
-        text = f"{counted(channel.unread, 'subscription')} without a record"
-        yield finding("sql-subscription-damaged", text, file="Subscriptions", channel=name)
+        detail = f"{counted(channel.unread, 'subscription')} without a record"
+        yield finding("sql-subscription-damaged", detail, file="Subscriptions", channel=name)
     for each in channel.subscriptions:
         if each.mixed:
-            text = f"subscription {each.state.id}"
-            yield finding("sql-pending-mixed", text, file="SubsPending", channel=name, seq=each.state.id)
+            detail = f"subscription {each.state.id}"
+            yield finding("sql-pending-mixed", detail, file="SubsPending", channel=name, seq=each.state.id)
         if each.pending != each.pending_by_row:
             again = sorted(set(each.pending) - set(each.pending_by_row))
-            text = f"subscription {each.state.id}: {counted(len(again), 'message')} acknowledged and pending again"
-            yield finding("sql-pending-order", text, file="SubsPending", channel=name, seq=each.state.id)
+            detail = f"subscription {each.state.id}: {counted(len(again), 'message')} acknowledged and pending again"
+            yield finding("sql-pending-order", detail, file="SubsPending", channel=name, seq=each.state.id)
 
 
 def forecast_sql(store: SqlStore, options: ServerOptions) -> list[tuple[Forecast, Forecast]]:
@@ -219,9 +215,9 @@ def _forecast(store: SqlStore, found: SqlState, options: ServerOptions, version:
     error = found.error
     if not error and found.start is SqlStart.EMPTY and store.tables.channels and version >= "0.25":
         error = "ServerInfo has no row, and Channels has some"
-    cluster = found.server.cluster_id.decode(errors="replace") if found.server else options.cluster_id
+    cluster = text(found.server.cluster_id) if found.server else options.cluster_id
     if not error and cluster != options.cluster_id:
-        error = f'cluster ID "{options.cluster_id}" does not match recovered value of "{cluster}"'
+        error = cluster_id_error(options.cluster_id, cluster)
     if error:
         result.error, result.exit_code = error, 1
         result.log.append(f"[FTL] STREAM: Failed to start: {error}")
@@ -236,7 +232,7 @@ def _forecast(store: SqlStore, found: SqlState, options: ServerOptions, version:
     result.server_info = found.server
     result.clients = {each.id: each for each in found.clients}
     for channel in found.channels:
-        name = _text(channel.name)
+        name = text(channel.name)
         result.channels[name] = _channel_forecast(name, channel, options.limits.limits_for(name), result.clients)
         if removed := channel.removed & channel.rows.intact(channel.name):
             result.destroys.append(
@@ -260,33 +256,11 @@ def _channel_forecast(
     stops += [(failing.first, _NULL_TIME)] if failing else []
     if stops:
         result.stalls_at, result.stall_error = min(stops)
-    result.delivered = list(_delivered(result))
+    result.delivered = list(delivered(result))
     result.limited = bool(channel.removed)
     result.endless = _endless(channel, limits)
     result.subscriptions = SubscriberList(_state(channel.subscriptions), clients, channel.first_seq, channel.last_seq)
     return result
-
-
-def _delivered(channel: ChannelForecast) -> Iterator[tuple[int, int]]:
-    """Yields the runs that a subscriber receives, by the sequences in the messages."""
-    wrong = channel.lookups.wrong
-    parts = [(first, last, first) for first, last in channel.lookups.readable - Ranges.of((s, s) for s in wrong)]
-    parts += [(seq, seq, other) for seq, other in wrong.items()]
-    run: tuple[int, int] | None = None
-    for first, last, got in sorted(parts):
-        if channel.stalls_at is not None:
-            if first >= channel.stalls_at:
-                break
-            last = min(last, channel.stalls_at - 1)
-        part = (got, got + last - first)
-        if run and run[1] + 1 == part[0]:
-            run = (run[0], part[1])
-            continue
-        if run:
-            yield run
-        run = part
-    if run:
-        yield run
 
 
 def _endless(channel: SqlChannel, limits: ChannelLimits) -> str:
@@ -299,7 +273,3 @@ def _endless(channel: SqlChannel, limits: ChannelLimits) -> str:
     if not (full and bad):
         return ""
     return f"at sequence {bad.first}, as soon as messages published next make a limit remove those before it"
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="surrogateescape")

@@ -258,6 +258,12 @@ class Source:
         """Returns the source as nodes of a cluster: a store by itself is a node without a Raft log."""
         return self.nodes or (NodeFiles(self.path, None, self.store().path),)
 
+    def choose_rows(self, *uses: Capability) -> None:
+        """Chooses the messages of a SQL store that its uses get, and names the others; uses of its rows get all."""
+        if self.sql and not {Capability.OVERVIEW, Capability.SURVEY, Capability.FORECAST} & set(uses):
+            self.sql.tolerant = Capability.SALVAGE in uses
+            self.flaws += self.sql.left_out()
+
     def require(self, *uses: Capability) -> None:
         """Raises an error that names what this kind cannot be used for, and the command that works."""
         if self.archived and Capability.CHANGE in uses:
@@ -265,9 +271,6 @@ class Source:
                 f"{self.path}: is an archive, which is never changed",
                 f"unpack it, and change the copy: `{self.unpack}`",
             )
-        if self.sql and not {Capability.OVERVIEW, Capability.SURVEY, Capability.FORECAST} & set(uses):
-            self.sql.tolerant = Capability.SALVAGE in uses
-            self.flaws += self.sql.left_out()
         for each in uses:
             if each not in self.found.kind.capabilities:
                 if each is Capability.HISTORY and self.nodes:

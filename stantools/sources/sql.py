@@ -72,7 +72,7 @@ def _open_dump(found: RecognisedPath, request: SourceRequest) -> Source:
     file, schema = file_of(found.path)
     compression = found.archive.name if found.archive else ""
     reader = DumpReader(file, partial(_opened, file, compression), schema or None)
-    return _source(found, request, SqlStore(str(found.path), reader, reader.flaws, reader.missing))
+    return _source(found, request, SqlStore(str(found.path), reader))
 
 
 def _source(found: RecognisedPath, request: SourceRequest, store: SqlStore) -> Source:
@@ -140,8 +140,7 @@ def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:
     if options.sql_password is not None:
         address = replace(address, password=options.sql_password.decode(errors="surrogateescape"))
     reader = DatabaseReader(address)
-    store = SqlStore(address.shown, reader, reader.flaws, reader.missing, reader.active_server)
-    source = _source(found, request, store)
+    source = _source(found, request, SqlStore(address.shown, reader))
     source.notes, source.release = reader.notes, reader.close
     return source
 

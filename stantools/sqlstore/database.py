@@ -44,10 +44,6 @@ class DatabaseReader:
         self.flaws: list[str] = []
         self.notes = list(self._session.notes)
 
-    @property
-    def driver(self) -> str:
-        return self._address.driver
-
     def close(self) -> None:
         self._session.close()
 

@@ -39,9 +39,8 @@ class DumpReader:
     def flaws(self) -> list[str]:
         return self.facts.flaws
 
-    @property
-    def driver(self) -> str:
-        return "postgres" if self.facts.postgres else "mysql"
+    def active_server(self) -> str:
+        return ""
 
     def _read_all(self) -> DumpFacts:
         with self._opened() as read:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import enum
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from stantools.escaping import text
 from stantools.format.gogo import DecodeError, decode, decode_partly
 from stantools.format.proto import store_pb2 as pb
 from stantools.sqlstore.message_scan import ChannelRows, MessageScan
@@ -134,8 +135,12 @@ class _Recovery:
             shortened = [row.id for row in tables.channels if not row.deleted and _shortens(limits, row)]
             self._kept = rows_of(shortened) if shortened else {}
         self._pending: dict[int, list[PendingRow]] = defaultdict(list)
-        for each in tables.pending:
-            self._pending[each.subid].append(each)
+        for pending in tables.pending:
+            self._pending[pending.subid].append(pending)
+        self._subscriptions: dict[int, list[SubscriptionsRow]] = defaultdict(list)
+        for subscription in tables.subscriptions:
+            if not subscription.deleted:
+                self._subscriptions[subscription.id].append(subscription)
 
     def _refuse(self, place: str, text: str) -> None:
         if not self._tolerant:
@@ -193,9 +198,7 @@ class _Recovery:
         if channel.size < 0:
             self._refuse(f"Messages of {row.name.decode(errors='replace')}", _negative_sum(channel.size))
         last_sent = 0
-        for each in self._tables.subscriptions:
-            if each.id != row.id or each.deleted:
-                continue
+        for each in self._subscriptions.get(row.id, ()):
             last_sent = max(last_sent, each.lastsent)
             if each.proto is None:
                 channel.unread += 1
@@ -220,24 +223,15 @@ class _Recovery:
         rows = self._pending.get(state.id, [])
         highest = max((max(each.seq, each.lastsent) for each in rows), default=0)
         state.last_sent = max(row.lastsent, state.last_sent, highest)
-        pending = self._pending_of(rows)
-        by_row = self._pending_of(sorted(rows, key=lambda each: each.row))
+        lists = [(each, self._list(each, each.pending), self._list(each, each.acks)) for each in rows]
+        pending = _pending(lists)
+        by_row = _pending(sorted(lists, key=lambda each: each[0].row))
         if not self._caching and first:
             stale = {each.seq for each in rows if 0 < each.seq < first}
             self._result.stale_pending += len(stale)
             pending = sorted(set(pending) - stale)
         kinds = {each.seq > 0 for each in rows}
         return SqlSubscription(state, pending, by_row, mixed=len(kinds) > 1)
-
-    def _pending_of(self, rows: Sequence[PendingRow]) -> list[int]:
-        found: set[int] = set()
-        for row in rows:
-            if row.seq > 0:
-                found.add(row.seq)
-                continue
-            found.update(self._list(row, row.pending))
-            found.difference_update(self._list(row, row.acks))
-        return sorted(found)
 
     def _list(self, row: PendingRow, content: bytes | None) -> list[int]:
         """Returns the sequences of a list; refuses anything else."""
@@ -256,6 +250,18 @@ class _Recovery:
         return []
 
 
+def _pending(rows: Iterable[tuple[PendingRow, list[int], list[int]]]) -> list[int]:
+    """Returns what rows leave pending, each with its lists of pending and of acknowledged sequences."""
+    found: set[int] = set()
+    for row, pending, acks in rows:
+        if row.seq > 0:
+            found.add(row.seq)
+            continue
+        found.update(pending)
+        found.difference_update(acks)
+    return sorted(found)
+
+
 def _negative_sum(value: int) -> str:
     return (
         'sql: error executing "SELECT COUNT(seq), COALESCE(MIN(seq), 0), COALESCE(MAX(seq), 0), '
@@ -265,7 +271,7 @@ def _negative_sum(value: int) -> str:
 
 
 def _limits_of(limits: StoreLimits, row: ChannelRow) -> ChannelLimits:
-    return limits.limits_for(row.name.decode(errors="surrogateescape"))
+    return limits.limits_for(text(row.name))
 
 
 def _shortens(limits: StoreLimits, row: ChannelRow) -> bool:

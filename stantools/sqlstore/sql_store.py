@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from stantools.escaping import text
 from stantools.notation import counted, describe_sequences
 from stantools.sqlstore.conversion import ChannelContent, write_store
 from stantools.sqlstore.message_scan import ChannelRows, MessageScan
@@ -24,8 +25,12 @@ class SqlReader(Protocol):
     """A database, or a dump of one."""
 
     @property
-    def driver(self) -> str:
-        """`mysql` or `postgres`, as in -sql_driver."""
+    def flaws(self) -> list[str]:
+        """Parts of a dump that cannot be read."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Tables that are not there."""
 
     @property
     def tables(self) -> StoreTables: ...
@@ -36,14 +41,14 @@ class SqlReader(Protocol):
     def messages(self) -> Iterator[list[MessageRow]]:
         """Yields the rows of table Messages; those of a channel in any order."""
 
+    def active_server(self) -> str:
+        """Describes a server that uses the database; "" for none, and for a dump."""
+
 
 @dataclass
 class SqlStore:
     path: str  #: as the user named it, without a password
     reader: SqlReader
-    flaws: list[str] = field(default_factory=list)  #: parts of a dump that cannot be read
-    missing: list[str] = field(default_factory=list)  #: tables that a dump does not have
-    active_server: Callable[[], str] = lambda: ""  #: describes a server that uses the database; "" for none
     #: Writes messages as well whose row has another size or timestamp than their data.
     tolerant: bool = False
 
@@ -65,12 +70,11 @@ class SqlStore:
         found: dict[str, list[ChannelRow]] = {}
         for row in self.tables.channels:
             if not row.deleted:
-                found.setdefault(_text(row.name), []).insert(0, row)
-        known = {row.id for row in self.tables.channels}
-        for number, rows in sorted(self.scan.channels.items()):
-            if number not in known and len(rows.by_subject) == 1:
-                (name,) = rows.by_subject
-                found.setdefault(_text(name), []).append(ChannelRow(number, name, 0, 0, 0, 0, deleted=False))
+                found.setdefault(text(row.name), []).insert(0, row)
+        for number in sorted(self.orphans):
+            if len(subjects := self.scan.channels[number].by_subject) == 1:
+                (name,) = subjects
+                found.setdefault(text(name), []).append(ChannelRow(number, name, 0, 0, 0, 0, deleted=False))
         return found
 
     @cached_property
@@ -129,22 +133,14 @@ class SqlStore:
         self, directory: Path, patterns: Sequence[str] = (), progress: Callable[[int], object] | None = None
     ) -> None:
         """Writes the intact content into an empty directory, as a file store."""
-        chosen = [
-            ChannelContent(
-                self.channels[name][0].name,
-                self.intact_rows(name, tolerant=self.tolerant),
-                ascending=len(self.channels[name]) == 1 and self.rows(self.channels[name][0]).ascending,
-                subscriptions=[
-                    (one.state, one.pending_by_row)
-                    for channel in self.intact.channels
-                    if channel.name == self.channels[name][0].name
-                    for one in channel.subscriptions
-                ],
-            )
-            for name in self.matching(patterns)
-        ]
+        subscriptions = {
+            text(channel.name): [(each.state, each.pending_by_row) for each in channel.subscriptions]
+            for channel in self.intact.channels
+        }
+        chosen = []
+        for name in self.matching(patterns):
+            first, *others = self.channels[name]
+            ascending = not others and self.rows(first).ascending
+            wanted = self.intact_rows(name, tolerant=self.tolerant)
+            chosen.append(ChannelContent(first.name, wanted, ascending, subscriptions[name]))
         write_store(directory, self.intact, chosen, self.reader.messages(), progress)
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="surrogateescape")

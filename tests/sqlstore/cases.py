@@ -26,8 +26,7 @@ def read(path: Path) -> DumpReader:
 
 
 def opened(path: Path) -> SqlStore:
-    reader = read(path)
-    return SqlStore(str(path), reader, reader.flaws, reader.missing)
+    return SqlStore(str(path), read(path))
 
 
 def limits(options: dict[str, Any]) -> StoreLimits:

@@ -82,7 +82,7 @@ def test_a_cut_dump_has_the_rows_before_the_cut(golden_sql: Path, case: str, tmp
         for number, each in found.scan.channels.items():
             assert each.last <= max(last for _, last in messages[number])
             assert not each.faulty
-        assert found.flaws
+        assert found.reader.flaws
 
 
 def test_a_dump_is_read_compressed(golden_sql: Path, tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_a_changed_row_is_a_flaw_and_the_rest_is_read(golden_sql: Path, tmp_path
     row = content.index(b"\n(", place) + 1
     dump.write_bytes(content[:row] + b"(1,oops" + content[row:])
     found = opened(dump)
-    assert len(found.flaws) == 1
-    assert str(row) in found.flaws[0]
+    assert len(found.reader.flaws) == 1
+    assert str(row) in found.reader.flaws[0]
     assert found.tables.server

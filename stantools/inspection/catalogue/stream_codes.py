@@ -5,10 +5,8 @@ Facts: jetstream-store.md sections 2 to 11 and 15 to 20, observed with servers o
 
 from __future__ import annotations
 
-from stantools.inspection.catalogue.finding_code import FindingCode
-from stantools.inspection.findings import Severity
+from stantools.inspection.catalogue.finding_code import ERROR, INFO, WARNING, FindingCode
 
-_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _SALVAGE = "do not start a server on it; `stantools salvage STORE --out NEW` keeps every intact message"
 _COPY = "copy the directory before a server is started on it"
 _SUM = _COPY + "; the messages are intact, and `stantools salvage STORE --out NEW` writes the checksum again"
@@ -24,7 +22,7 @@ _POSITION = "a salvage rebuilds what can be known; otherwise create the consumer
 META = (
     FindingCode(
         "js-meta-missing",
-        _E,
+        ERROR,
         "meta.inf or meta.sum of a stream is missing",
         "a partial copy, or a file was removed",
         _SKIPPED,
@@ -32,7 +30,7 @@ META = (
     ),
     FindingCode(
         "js-meta-sum",
-        _E,
+        ERROR,
         "meta.sum does not fit meta.inf and the name of the directory",
         _POWER + " between the two files; an edit by hand; a renamed or copied directory",
         _SKIPPED + " (a clustered server writes both again and keeps the messages)",
@@ -40,7 +38,7 @@ META = (
     ),
     FindingCode(
         "js-meta-json",
-        _E,
+        ERROR,
         "meta.inf of a stream is no configuration",
         _POWER + "; " + _BITROT,
         _SKIPPED,
@@ -48,7 +46,7 @@ META = (
     ),
     FindingCode(
         "js-meta-name",
-        _E,
+        ERROR,
         "meta.inf names another stream than its directory",
         "a renamed or copied directory, whose checksum was renewed",
         "it opens an empty stream of the name in meta.inf; the messages in this directory are not read",
@@ -56,7 +54,7 @@ META = (
     ),
     FindingCode(
         "js-meta-unknown",
-        _W,
+        WARNING,
         "a configuration has a member that no server up to 2.15 knows",
         "a newer server wrote it, or an edit by hand",
         "up to 2.10 it ignores that; from 2.11 on the whole stream is offline, also for a consumer's member: every "
@@ -65,7 +63,7 @@ META = (
     ),
     FindingCode(
         "js-meta-level",
-        _W,
+        WARNING,
         "a stream requires a higher level of the API than 2.15 has",
         "a newer server wrote it",
         "up to 2.10 it ignores that; from 2.11 on the stream is offline: requests answer 500; nothing is destroyed",
@@ -73,7 +71,7 @@ META = (
     ),
     FindingCode(
         "js-meta-config",
-        _W,
+        WARNING,
         "a server refuses the configuration of a stream",
         "an edit by hand, or a server that checked less",
         "it logs one warning and does not load the stream; nothing is destroyed",
@@ -81,7 +79,7 @@ META = (
     ),
     FindingCode(
         "js-key-missing",
-        _E,
+        ERROR,
         "the stream is encrypted, and no key was given",
         "the verb was called without the server's key",
         "without its key it does not load the stream, and leaves it untouched",
@@ -89,7 +87,7 @@ META = (
     ),
     FindingCode(
         "js-key-wrong",
-        _E,
+        ERROR,
         "a key file is missing, damaged or sealed with another key",
         "the server's key was changed, the directory lies under another account, or the file is damaged",
         "it does not load the stream, and leaves it untouched",
@@ -98,10 +96,12 @@ META = (
 )
 
 BLOCKS = (
-    FindingCode("js-block-hash", _E, "the hash of a record does not match its content", _BITROT, _TRUNCATED, _SALVAGE),
+    FindingCode(
+        "js-block-hash", ERROR, "the hash of a record does not match its content", _BITROT, _TRUNCATED, _SALVAGE
+    ),
     FindingCode(
         "js-block-length",
-        _E,
+        ERROR,
         "the sizes of a record contradict each other",
         _BITROT,
         _TRUNCATED + "; 2.10 and 2.11 end with a panic if a tombstone claims to have headers",
@@ -109,7 +109,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-cut",
-        _E,
+        ERROR,
         "a block ends within a record",
         _POWER + ", or a partial copy",
         "it cuts the block at the record; tombstones that followed are lost, and deleted messages come back",
@@ -117,7 +117,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-zeros",
-        _W,
+        WARNING,
         "zeros follow the last record of a block",
         "a power failure: the size of the file was on disk, its content was not",
         "it cuts them off; messages and tombstones that were there are lost, as they are already",
@@ -125,7 +125,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-tail",
-        _W,
+        WARNING,
         "bytes that are no record follow the last record of a block",
         _POWER + "; another program appended them",
         "it cuts them off; if they were records, messages and tombstones are lost",
@@ -133,7 +133,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-empty",
-        _E,
+        ERROR,
         "a block has no bytes",
         "a power failure soon after the block was begun, or a failed copy",
         "it removes the file without a valid index.db; with one, 2.10 and 2.11 may stop to deliver at this block",
@@ -141,7 +141,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-missing",
-        _E,
+        ERROR,
         "a block with messages is not there, or its end is not",
         "a partial copy, a removed file, a cut by an earlier start of a server",
         "with 2.10 it counts the messages if index.db is valid, and fails to read them; otherwise the gap counts as "
@@ -150,7 +150,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-number",
-        _E,
+        ERROR,
         "a block has the records of another number, or of another stream",
         "a block was renamed or copied by hand, or came from lost+found",
         "no record fits the number: without a valid index.db it destroys the whole block",
@@ -158,7 +158,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-order",
-        _W,
+        WARNING,
         "sequences do not rise, or were given twice",
         "a server started after its last block was lost, and gave the sequences again; blocks of two copies were mixed",
         "from 2.11 on it ignores a sequence that is not above the last one; 2.10 counts it twice",
@@ -166,7 +166,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-unreadable",
-        _E,
+        ERROR,
         "a block cannot be read",
         "a failing disk; a directory of that name; files of another user",
         "up to 2.12 it skips or removes the block (2.10 does not load the stream); 2.14 and 2.15 delete the whole "
@@ -175,7 +175,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-compressed",
-        _E,
+        ERROR,
         "a compressed block cannot be decompressed completely",
         _BITROT,
         "without a valid index.db up to 2.12 it removes the block, 2.14 and 2.15 delete the whole stream; with one, "
@@ -184,7 +184,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-erase-bug",
-        _W,
+        WARNING,
         "a server of 2.10 erased a message in a compressed block at a wrong place",
         "a fault of 2.10: it writes to the place that the message has in the uncompressed block",
         "up to 2.12 it reads most of the block; 2.14 and 2.15 read nothing of it, and without a valid index.db they "
@@ -193,7 +193,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-block-key",
-        _E,
+        ERROR,
         "the key of an encrypted block is missing, damaged or another one",
         "a partial copy; " + _BITROT,
         "it removes the block (and a damaged key) without a line in its log",
@@ -201,7 +201,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-border",
-        _E,
+        ERROR,
         "the size of a message's subject or headers is wrong, which the hash does not cover",
         _BITROT,
         "it serves the message with a wrong subject or wrong headers, without a warning; 2.10 ends with a panic if a "
@@ -210,7 +210,7 @@ BLOCKS = (
     ),
     FindingCode(
         "js-tombstones-lost",
-        _W,
+        WARNING,
         "the records that delete messages may be lost",
         "they lie in the block that was the last one at that time, and it is damaged or missing",
         "when it rebuilds index.db, the deleted messages are back",
@@ -221,7 +221,7 @@ BLOCKS = (
 INDEXES = (
     FindingCode(
         "js-index-hash",
-        _W,
+        WARNING,
         "index.db is damaged, or of another stream",
         _POWER + "; " + _BITROT,
         "it removes the file and reads all blocks, which executes every damage in them; deletions without a tombstone "
@@ -230,7 +230,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-index-version",
-        _W,
+        WARNING,
         "index.db has a version that no server up to 2.15 writes",
         "a newer server wrote it",
         "it removes the file and reads all blocks",
@@ -238,7 +238,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-index-totals",
-        _W,
+        WARNING,
         "the total of index.db is not the sum of its blocks",
         "a fault of the server that wrote it",
         "it removes the file and reads all blocks",
@@ -246,7 +246,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-index-stale",
-        _I,
+        INFO,
         "index.db is older than the blocks",
         "the server was killed, or files were copied from it while it ran",
         "it reads all blocks, which executes every damage in them; otherwise nothing is lost",
@@ -254,7 +254,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-index-ahead",
-        _W,
+        WARNING,
         "index.db knows later messages than the blocks have",
         "the end of the last block was lost, or index.db is of a newer copy",
         "it reads all blocks, and adds a tombstone so that no sequence is given again; consumers may stand beyond the "
@@ -263,7 +263,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-index-missing",
-        _I,
+        INFO,
         "there is no index.db",
         "the server was killed; 2.9 writes none",
         "it reads all blocks, which executes every damage in them; otherwise nothing is lost",
@@ -271,7 +271,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-idx",
-        _I,
+        INFO,
         "an index of a block of 2.9 is damaged or older than the block",
         "the server was killed; 2.9 also writes wrong numbers after a purge",
         "it reads the block; deletions that were not erased come back",
@@ -279,7 +279,7 @@ INDEXES = (
     ),
     FindingCode(
         "js-ttl-index",
-        _I,
+        INFO,
         "the index of lifetimes or schedules is missing, damaged or older than the messages",
         "the server was killed; " + _BITROT,
         "it reads the blocks again; a wrong entry is believed",
@@ -290,7 +290,7 @@ INDEXES = (
 CONSUMERS = (
     FindingCode(
         "js-cons-meta",
-        _E,
+        ERROR,
         "meta.inf or meta.sum of a consumer is missing or no configuration",
         _POWER + "; a partial copy",
         "it logs one warning and does not load the consumer; its files stay",
@@ -298,7 +298,7 @@ CONSUMERS = (
     ),
     FindingCode(
         "js-cons-sum",
-        _I,
+        INFO,
         "meta.sum of a consumer does not fit its meta.inf",
         "an edit by hand, or a copy under another name",
         "no version checks it",
@@ -306,7 +306,7 @@ CONSUMERS = (
     ),
     FindingCode(
         "js-cons-state",
-        _W,
+        WARNING,
         "the position of a consumer, o.dat, is missing, damaged or contradicts itself",
         _POWER + "; " + _BITROT + " (nothing protects the file)",
         "missing or empty: it delivers everything again; damaged: 2.10 loads it at an impossible position, 2.12 "
@@ -315,7 +315,7 @@ CONSUMERS = (
     ),
     FindingCode(
         "js-cons-ahead",
-        _W,
+        WARNING,
         "a consumer stands beyond the last message of its stream",
         "the newest messages were lost",
         "up to 2.12 new messages up to that sequence are never delivered to it; 2.14 and 2.15 set it back",
@@ -323,7 +323,7 @@ CONSUMERS = (
     ),
     FindingCode(
         "js-cons-lost",
-        _W,
+        WARNING,
         "a work queue or interest stream has messages and no consumer",
         "the consumers' directory was lost",
         "the messages stay until a consumer is created and goes away again: then an interest stream removes them",
@@ -334,7 +334,7 @@ CONSUMERS = (
 LEFTOVERS = (
     FindingCode(
         "js-delete-under-way",
-        _E,
+        ERROR,
         "the directory of a stream that a server had begun to delete",
         "a stream was deleted, and the server ended meanwhile",
         "it removes the directory, without a line in its log",
@@ -342,7 +342,7 @@ LEFTOVERS = (
     ),
     FindingCode(
         "js-purge-under-way",
-        _E,
+        ERROR,
         "a purge that a server had begun",
         "the server ended within a purge",
         "it completes the purge: without `msgs` every version removes the old messages and forgets the last sequence; "
@@ -351,7 +351,7 @@ LEFTOVERS = (
     ),
     FindingCode(
         "js-leftover",
-        _W,
+        WARNING,
         "a file or directory of an interrupted operation",
         "the server ended while it replaced a file",
         "up to 2.10 it takes `N.blk.tmp` for block N: its counts are too high, and messages cannot be read; others "
@@ -360,7 +360,7 @@ LEFTOVERS = (
     ),
     FindingCode(
         "js-foreign-file",
-        _I,
+        INFO,
         "a file that no server writes",
         "a user or another program put it there",
         "up to 2.10 it does not load a stream with a file such as `7.blk.bak`; otherwise it ignores the file",
@@ -368,7 +368,7 @@ LEFTOVERS = (
     ),
     FindingCode(
         "js-nested",
-        _E,
+        ERROR,
         "a store lies in the folder `jetstream` of another one",
         "it was copied a level too deep",
         "it starts without the streams, and without a warning",

@@ -218,17 +218,18 @@ def complete(channel: ChannelForecast) -> None:
     if lookups.failing:
         channel.stalls_at = lookups.failing.first
         channel.stall_error = lookups.errors.get(channel.stalls_at, "")
-    channel.delivered = list(_delivered(channel))
+    channel.delivered = list(delivered(channel))
 
 
-def _delivered(channel: ChannelForecast) -> Iterator[tuple[int, int]]:
-    """The delivered sequences, as runs in the order of delivery."""
+def delivered(channel: ChannelForecast) -> Iterator[tuple[int, int]]:
+    """Yields the sequences in the messages that are delivered, as runs in the order of delivery."""
     lookups, end = channel.lookups, channel.stalls_at
-    asked = [(first, last, first) for first, last in lookups.readable]
+    own = lookups.readable - Ranges.of((sequence, sequence) for sequence in lookups.wrong)
+    asked = [(first, last, first) for first, last in own]
     asked += [(sequence, sequence, got) for sequence, got in lookups.wrong.items()]
     run: tuple[int, int] | None = None
     for first, last, got in sorted(asked):
-        if end is not None and first > end:
+        if end is not None and first >= end:
             break
         if end is not None:
             last = min(last, end - 1)

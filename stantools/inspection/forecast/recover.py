@@ -91,8 +91,7 @@ class _RecoverySteps:
         info, configured = self.start.forecast.server_info, self._recovery.options.cluster_id
         assert info is not None
         if text(info.cluster_id) != configured:
-            recovered = quote(text(info.cluster_id))
-            raise _StartFailedError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")
+            raise _StartFailedError(report.cluster_id_error(configured, text(info.cluster_id)))
         if server.rewritten:
             self._write_server_file()
         forecast.recovered = True

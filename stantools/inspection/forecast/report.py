@@ -69,6 +69,10 @@ def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bo
     return [*lines, error(missing)]
 
 
+def cluster_id_error(configured: str, recovered: str) -> str:
+    return f"cluster ID {quote(configured)} does not match recovered value of {quote(recovered)}"
+
+
 def repaired(file: str, offset: int) -> list[str]:
     """Returns the log line about a file that was cut."""
     return [info(f"File {quote(file)} has been truncated to offset: {offset}"), info("Recovery resumes...")]
