@@ -27,6 +27,8 @@ class DumpReader:
         self.path, self._opened = path, opened
         self._tables: dict[bytes, StoreTables] = defaultdict(StoreTables)
         self._scans: dict[bytes, MessageScan] = defaultdict(MessageScan)
+        #: schemas whose tables only have the names of a store's
+        self._foreign: dict[bytes, StoreUnreadableError] = {}
         self.facts = self._read_all()
         self.schema = self._chosen(schema)
         self.tables = self._tables[self.schema]
@@ -47,10 +49,13 @@ class DumpReader:
             dump = Dump(str(self.path), read, COLUMNS)
             for rows in dump.rows():
                 schema, name = rows.name
-                if table := SMALL_TABLES.get(name):
-                    getattr(self._tables[schema], table.member).extend(self._flawless(_small_rows(rows), dump))
-                else:
-                    self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                try:
+                    if table := SMALL_TABLES.get(name):
+                        getattr(self._tables[schema], table.member).extend(self._flawless(_small_rows(rows), dump))
+                    else:
+                        self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                except StoreUnreadableError as problem:
+                    self._foreign.setdefault(schema, problem)
         return dump.facts
 
     def _flawless(self, rows: Iterator[Any], dump: Dump) -> Iterator[Any]:
@@ -70,11 +75,13 @@ class DumpReader:
         schemas = sorted({name.schema for name in (*facts.tables, *facts.with_rows) if name.table in COLUMNS})
         if wanted is not None:
             if wanted.encode() in schemas:
-                return wanted.encode()
+                return self._own(wanted.encode())
             raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", _named(schemas))
         some = [each for each in schemas if {b"channels", b"messages"} & self._present(each)]
         whole = [each for each in schemas if len(self._present(each)) == len(COLUMNS)]
         found = whole or some
+        if len(found) > 1:
+            found = [each for each in found if each not in self._foreign] or found
         if not found:
             raise NotAStoreError(
                 f"{self.path}: is a SQL dump without the tables of a NATS Streaming store (Messages, Channels, …)",
@@ -83,7 +90,12 @@ class DumpReader:
         if len(found) > 1:
             word = shell_word(f"{self.path}?schema={found[0].decode(errors='replace')}")
             raise UsageError(f"{self.path}: holds several stores: {_named(found)}", f"name one, as in {word}")
-        return found[0]
+        return self._own(found[0])
+
+    def _own(self, schema: bytes) -> bytes:
+        if schema in self._foreign:
+            raise self._foreign[schema]
+        return schema
 
     def messages(self) -> Iterator[list[MessageRow]]:
         """Yields the rows of table Messages in the order of the dump, which is read again."""

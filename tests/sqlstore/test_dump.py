@@ -104,6 +104,16 @@ def test_one_of_several_stores_is_named(golden_sql: Path, tmp_path: Path) -> Non
     assert source.sql.scan.channels
 
 
+def test_tables_of_other_programs_in_other_databases_do_not_matter(golden_sql: Path, tmp_path: Path) -> None:
+    content = (golden_sql / "m_basic" / "dump.sql").read_bytes()
+    shop = (
+        b"USE `shop`;\nCREATE TABLE `Clients` (`number` int, `city` text);\nINSERT INTO `Clients` VALUES (1,'Ulm');\n"
+    )
+    dump = tmp_path / "all.sql"
+    dump.write_bytes(shop + b"USE `stan`;\n" + content)
+    assert opened(dump).tables == opened(golden_sql / "m_basic" / "dump.sql").tables
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "words"),
     [
