@@ -1,32 +1,32 @@
-"""`stantools info`: the content of a store."""
+"""`stantools info`: the content of sources, without their messages."""
 
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.click_options import (
     channel_option,
     limit_options,
     node_option,
-    reading_options,
-    store_argument,
     verb,
 )
-from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
+from stantools.cli.output import print_csv, print_json, show, stream_ndjson, table_text
 from stantools.errors import ExitCode
 from stantools.notation import and_more, counted, format_size, format_time
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster, NamedSources
     from stantools.inspection.node import NodeReport
     from stantools.inspection.overview import Overview
+    from stantools.pipeline.jobs.info import StoreOverview
+    from stantools.pipeline.jobs.stores import JobResult
+    from stantools.pipeline.tables.table_options import TableOptions
     from stantools.sources.source import Source
     from stantools.store.limits import StoreLimits
-    from stantools.store.read_options import ReadOptions
 
 _CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
 _STREAM_COLUMNS = (
@@ -57,17 +57,19 @@ _MANY = 20
 
 
 @verb("info", "table", "json", "ndjson", "csv")
-@store_argument
+@pipeline.stores_argument
 @node_option
 @channel_option
 @limit_options(unlimited=True)
-@reading_options()
-@click.option("--slices", is_flag=True, help="List every slice (for tables; json always does).")
+@pipeline.reading_options(remote=False)
+@pipeline.cluster_options
+@click.option("--slices", is_flag=True, help="List every slice (for tables of one store; json always does).")
 def command(
-    store: Path,
+    stores: tuple[str, ...],
     channels: tuple[str, ...],
     limits: StoreLimits | None,
-    read_options: ReadOptions,
+    table_options: TableOptions,
+    cluster: Cluster,
     slices: bool,
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
@@ -82,21 +84,63 @@ def command(
     Of a JetStream store directory, or a backup of a stream, the streams are shown with their consumers, as a
     nats-server recovers them; --channel names streams. Blocks are only read where no index describes them.
 
+    Several stores are a table with a line for each; in json each has its own content, and a store that cannot be read
+    is under `failed`.
+
     Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
-    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.source_queries import source_overview
     from stantools.sources.source import Capability
 
-    source = open_source(store, read_options, Capability.OVERVIEW, channels=channels)
+    sources = pipeline.named_sources(stores, table_options, cluster, Capability.OVERVIEW, channels=channels)
+    if not (source := sources.alone):
+        return _of_several(sources, limits)
     if source.streams:
         return _print_streams(source, channels)
+    if not source.node:
+        source.store().chosen(channels)
     with ByteProgress("info") as shown:
         result, node = source_overview(
             source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance
         )
     return _print(result, limits is not None, slices, node)
+
+
+def _of_several(sources: NamedSources, limits: StoreLimits | None) -> int:
+    from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.jobs.info import run_info
+
+    options, count = sources.options, len(sources.found)
+    with ByteProgress("info", count) as shown, sources.cluster.work("info", 0, shown) as work:
+        result = run_info(work, sources.found, sources.failed, options, limits, progress=shown.advance)
+    if options.channels and not any(each.logs for each in result.stores) and not result.failed:
+        raise options.no_channel()
+    rows = ([each.root, *log.values()] for each in result.stores for log in each.logs)
+    show(result.as_json, lambda: _print_stores(result), ("store", *_CHANNEL_COLUMNS), rows)
+    problems = [f"{each.root}: {problem}" for each in result.stores for problem in each.problems]
+    _tell_problems(problems)
+    if problems:
+        console.note("for the intact messages: stantools verify, with the same stores")
+    return pipeline.ended(result)
+
+
+def _print_stores(result: JobResult[StoreOverview]) -> None:
+    headers = ("store", "channels", "messages", "bytes", "subscriptions", "clients", "problems")
+    click.echo(table_text(headers, map(_line, result.stores), right=headers[1:]), nl=False)
+
+
+def _line(store: StoreOverview) -> tuple[Any, ...]:
+    logs = store.logs
+    sums = (sum(each[name] for each in logs) for name in ("count", "bytes", "subscriptions"))
+    return (store.root, len(logs), *sums, len(store.document.get("clients", ())), len(store.problems) or None)
+
+
+def _tell_problems(problems: list[str]) -> None:
+    for problem in problems[:_MANY]:
+        console.warning(console.escape(problem))
+    if len(problems) > _MANY:
+        console.warning(and_more(len(problems) - _MANY))
 
 
 def _print_streams(source: Source, patterns: tuple[str, ...]) -> int:
@@ -132,10 +176,7 @@ def _print_streams(source: Source, patterns: tuple[str, ...]) -> int:
         else:
             click.echo(table_text(_STREAM_HEADERS, rows, right=_STREAM_HEADERS[2:]), nl=False)
     problems = [f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems] + source.flaws
-    for problem in problems[:_MANY]:
-        console.warning(console.escape(problem))
-    if len(problems) > _MANY:
-        console.warning(and_more(len(problems) - _MANY))
+    _tell_problems(problems)
     return ExitCode.FINDINGS if problems else ExitCode.CLEAN
 
 
@@ -161,10 +202,7 @@ def _report(result: Overview, node: NodeReport | None) -> int:
     problems = list(result.all_problems())
     if node:
         problems += [f"{each.file or each.channel}: {each.detail}" for each in node.findings if each.severity != "info"]
-    for problem in problems[:_MANY]:
-        console.warning(console.escape(problem))
-    if len(problems) > _MANY:
-        console.warning(and_more(len(problems) - _MANY))
+    _tell_problems(problems)
     if not problems:
         return ExitCode.CLEAN
     if node:

@@ -62,8 +62,8 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     from stantools.cli.progress import ByteProgress
 
     ctx = click.get_current_context()
-    described: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
-    if node := described.get(path):
+    nodes: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
+    if node := nodes.get(path):
         source = node_source(node, read_options)
     else:
         with ByteProgress("unpack") as shown:
@@ -107,15 +107,31 @@ def is_archive(path: str) -> bool:
     return "://" not in path and recognise(Path(path)).kind is files.ARCHIVE
 
 
-def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
-    """Returns paths with private copies of the stores in place of archives."""
+def described(path: str) -> bool:
+    """Returns whether a path is the name of a node that --node describes."""
+    return Path(path) in click.get_current_context().meta.get(_NODES, {})
 
-    def store_of(path: str) -> str:
-        if not is_archive(path):
-            return path
-        return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
 
-    return tuple(map(store_of, paths))
+def open_named(
+    path: str, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = (), alone: bool = False
+) -> Source | None:
+    """Opens one of several sources; None for a pattern, a URL, or anything that a search has to look into.
+
+    `alone`: it is the only one, and an error names what it looks like.
+    """
+    from stantools.pipeline.tables.listing import is_pattern
+
+    if not described(path):
+        if "://" in path or (is_pattern(path) and not os.path.lexists(path)):
+            return None
+        found = recognise(Path(path))
+        if found.kind.open is None:
+            if alone and found.kind is not directories.SEVERAL:
+                raise found.problem()
+            return None
+        if found.kind is directories.NODE and not alone and not found.kind.capabilities.issuperset(uses):
+            return None  # the search finds its store
+    return open_source(Path(path), read_options, *uses, channels=channels)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

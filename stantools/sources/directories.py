@@ -116,7 +116,7 @@ def _recognise_parent(facts: PathFacts) -> RecognisedPath | None:
             PARENT, path, f": {stores[0]}", f"name the store: `stantools doctor {shown}`", (stores[0],)
         )
     listed = some_of([str(each.relative_to(path)) for each in stores], 5)
-    remedy = f"name one: `stantools doctor {shown}`; or all of them: `stantools pipeline VERB {shell_word(str(path))}`"
+    remedy = f"name one: `stantools doctor {shown}`; or all of them: `stantools verify {shell_word(str(path))}`"
     return RecognisedPath(SEVERAL, path, f" ({len(stores)}: {listed})", remedy, tuple(stores))
 
 

@@ -1,4 +1,4 @@
-"""`pipeline salvage`: `recovery.salvage` for many stores at once, in tasks.
+"""`salvage` of several stores: `recovery.salvage` in tasks.
 
 Stores are processed in batches, so that finished ones survive a killed job. Per batch, tasks survey all slices; the
 driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
@@ -106,7 +106,7 @@ def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
     run = _SalvageRun(work, job, phase)
     for group in batches(job.stores):
         run.batch(group)
-    order = {work.ref.root: number for number, work in enumerate(job.stores)}
+    order = {work.root: number for number, work in enumerate(job.stores)}
     run.result.stores.sort(key=lambda store: order[store.root])
     if not run.result.stores:
         # If nothing was done at all, an unreadable store is more than a finding.
@@ -173,16 +173,16 @@ class _SalvageRun:
 
     def _request(self, work: StoreWork) -> SalvageRequest | None:
         """Returns the request of a store; None if it is done or impossible."""
-        request = SalvageRequest(self._job.options, work.ref.polynomial, seen(work.ref.root))
+        request = SalvageRequest(self._job.options, work.ref.polynomial, seen(work.found))
         if self._job.out is None or self._reports is None:
             return request
-        kept = self._reports.find(work.ref.root, request)
+        kept = self._reports.find(work.root, request)
         if kept is not None:
             clear_leftovers(self._job.out / work.name)
-            self.result.stores.append(SalvagedStore(work.ref.root, work.name, kept, kept=True))
+            self.result.stores.append(SalvagedStore(work.root, work.name, kept, kept=True))
             return None
         try:
-            check_target(work.ref.root, self._job.out / work.name)
+            check_target(work.root, self._job.out / work.name)
         except StantoolsError as error:
             self._fail(work, error, writing=True)
             return None
@@ -200,7 +200,7 @@ class _SalvageRun:
             try:
                 if survey.failure:
                     raise survey.failure.error()
-                store = open_datastore(work.ref.root, Crc(work.ref.polynomial))
+                store = work.found.opened().store()
                 plan = plan_salvage(store, self._job.options, surveys=survey.channels)
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
@@ -215,7 +215,7 @@ class _SalvageRun:
             return each
         target = out / each.work.name
         try:
-            if check_target(each.work.ref.root, target):
+            if check_target(each.work.root, target):
                 check_same(each.plan, target)
                 clear_leftovers(target)
                 each.there = True
@@ -230,6 +230,8 @@ class _SalvageRun:
         force = self._job.force or self._job.out is None
 
         def look(work: StoreWork) -> list[StoreUse]:
+            if work.found.source and work.found.source.archived:
+                return []
             return check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
@@ -310,7 +312,7 @@ class _SalvageRun:
         ]
 
     def _done(self, each: _StoreSalvage, document: dict[str, Any]) -> None:
-        root, name = each.work.ref.root, each.work.name
+        root, name = each.work.root, each.work.name
         self.result.stores.append(SalvagedStore(root, name, document, kept=each.there))
         if self._reports is not None:
             try:
@@ -321,8 +323,8 @@ class _SalvageRun:
 
     def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
         if isinstance(error, OSError):
-            error = StantoolsError(f"{error.filename or work.ref.root}: {error.strerror or error}")
-        self.result.failed.append(FailedRead.of(work.ref.root, error))
+            error = StantoolsError(f"{error.filename or work.root}: {error.strerror or error}")
+        self.result.failed.append(FailedRead.of(work.root, error))
         code = error.exit_code
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
-from stantools.escaping import escape
+from stantools.escaping import escape, known
 from stantools.inspection.survey_jobs import ChannelRef
 from stantools.nats.stream_names import LONGEST, with_hash
 from stantools.pipeline.jobs.stores import channels_of
@@ -33,22 +33,22 @@ from stantools.recovery.recovery_options import SalvageOptions
 from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.store.atomic import absolute
-from stantools.store.directory import MANIFEST_FILE, open_datastore
+from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import replace_file, unwritable, writing
 
 #: Directory of the records of finished stores.
 REPORTS = ".stantools-salvage"
 
 
-def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) -> list[str]:
-    """Returns a unique name for each store; `known` holds names given before."""
-    known = known or {}
+def store_names(roots: Sequence[str], before: Mapping[str, str] | None = None) -> list[str]:
+    """Returns a unique name for each store; `before` holds names given before."""
+    before = before or {}
     parts = {root: [part for part in Path(root).parts if part != "/"] or ["store"] for root in roots}
-    depth = dict.fromkeys((root for root in roots if root not in known), 1)
+    depth = dict.fromkeys((root for root in roots if root not in before), 1)
     while True:
         # Compared without case: some file systems ignore it.
         names = {root: _joined_name(parts[root][-deep:]) for root, deep in depth.items()}
-        taken = Counter(name.casefold() for name in (*names.values(), *known.values()))
+        taken = Counter(name.casefold() for name in (*names.values(), *before.values()))
         clashing = [root for root, name in names.items() if taken[name.casefold()] > 1]
         deeper = [root for root in clashing if depth[root] < len(parts[root])]
         if not deeper:
@@ -57,7 +57,7 @@ def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) ->
             depth[root] += 1
     for root in clashing:
         names[root] = with_hash(names[root], root)
-    return [known.get(root) or names[root] for root in roots]
+    return [before.get(root) or names[root] for root in roots]
 
 
 def _joined_name(parts: Sequence[str]) -> str:
@@ -86,10 +86,14 @@ def is_ours(root: str, out: Path) -> bool:
     return absolute(store).parent == absolute(out) and (store / MANIFEST_FILE).is_file()
 
 
-def seen(root: str) -> str:
-    """Returns a fingerprint of a store: a hash of the names, sizes and times of its files."""
+def seen(store: FoundStore) -> str:
+    """Returns a fingerprint of a store: a hash of the names, sizes and times of its files, or those of its archive."""
     digest = hashlib.sha256()
-    for line in sorted(_lines(Path(root), levels=1)):
+    lines = _lines(Path(store.ref.root), levels=1)
+    if (source := store.source) and source.archived:
+        file = next(each for each in (source.path, *source.path.parents) if each.is_file())
+        lines = (line for line in _lines(file.parent, levels=0) if line.startswith(os.fsencode(f"{file.name}\0")))
+    for line in sorted(lines):
         digest.update(line)
     return digest.hexdigest()
 
@@ -163,7 +167,7 @@ class Reports:
         with writing(folder):
             folder.mkdir(exist_ok=True)
         entry = {"made_by": "stantools", "source": root, "request": request.as_json(), "report": report}
-        replace_file(folder / f"{name}.json", json.dumps(entry).encode("ascii"))
+        replace_file(folder / f"{name}.json", known(json.dumps(entry)).encode("ascii"))
 
 
 def check_target(root: str, out: Path) -> bool:
@@ -174,7 +178,7 @@ def check_target(root: str, out: Path) -> bool:
     with writing(out):
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return False
-    if _read(out / MANIFEST_FILE).get("source") == root:
+    if _read(out / MANIFEST_FILE).get("source") == known(root):
         return True
     raise StoreUnwritableError(
         f"{out}: exists already, and is not a salvage of {root}",
@@ -185,7 +189,7 @@ def check_target(root: str, out: Path) -> bool:
 def check_same(plan: SalvagePlan, out: Path) -> None:
     """Raises `StoreUnwritableError` if the existing salvage differs from the planned one."""
     manifest = _read(out / MANIFEST_FILE)
-    wanted = json.loads(json.dumps(describe(plan, [])))
+    wanted = json.loads(known(json.dumps(describe(plan, []))))
     differs = [
         name for name, value in wanted.items() if name not in ("made_by", "moved") and manifest.get(name) != value
     ]
@@ -213,9 +217,18 @@ _BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class StoreWork:
-    ref: StoreRef
+    found: FoundStore
     name: str  #: name of the new store
     channels: list[ChannelRef]  #: channels to survey
+
+    @property
+    def ref(self) -> StoreRef:
+        return self.found.ref
+
+    @property
+    def root(self) -> str:
+        """The store, as in the output."""
+        return self.found.shown
 
     @property
     def size(self) -> int:
@@ -235,9 +248,16 @@ class SalvageJob:
 
 
 def plan_job(
-    options: TableOptions, salvage: SalvageOptions, out: str | None, *, dry_run: bool = False, force: bool = False
+    options: TableOptions,
+    salvage: SalvageOptions,
+    out: str | None,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+    found: Sequence[FoundStore] | None = None,
+    failed: Sequence[FailedRead] = (),
 ) -> SalvageJob:
-    """Finds the stores and plans the job; `out` is the directory of the new stores.
+    """Finds the stores, unless given, and plans the job; `out` is the directory of the new stores.
 
     Raises `RefusedError` if it is inside one of the stores, `StoreUnreadableError` if nothing can be read at all.
     """
@@ -250,12 +270,13 @@ def plan_job(
     if remote := [path for path in options.paths if is_remote(path)]:
         raise UsageError(
             f"{escape(remote[0])}: a store must be on a file system, not at a URL",
-            "mount it where all workers see it, or copy the store; `stantools pipeline export` reads URLs",
+            "mount it where all workers see it, or copy the store; `stantools export` reads URLs",
         )
-    found, unreadable = discover(options)
+    if found is None:
+        found, failed = discover(options)
     job = _listed(found, salvage, None if out is None else Path(out).absolute(), dry_run=dry_run)
     job.force = force
-    job.failed[:0] = unreadable
+    job.failed[:0] = failed
     if not job.stores and not job.failed:
         if salvage.patterns:
             raise replace(options, channels=salvage.patterns).no_channel()
@@ -273,7 +294,7 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
                 FailedRead(
                     root,
                     f"{root}: holds slices, but is not a store: missing slices cannot be known",
-                    "name the directory given to the server as -dir; for slices alone: stantools pipeline export",
+                    "name the directory given to the server as -dir; for slices alone: stantools export",
                 )
             )
         elif out is not None and is_ours(root, out):
@@ -282,23 +303,34 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
             stores.append(store)
     if job.out is not None:
         check_folder(job.out, [store.ref.root for store in stores])
-    names = store_names([store.ref.root for store in stores], Reports(out).names if out is not None else None)
+    named = {store.shown: _named(store) for store in stores}
+    before = Reports(out).names if out is not None else {}
+    names = store_names([*named.values()], {named.get(source, source): name for source, name in before.items()})
     for store, name in zip(stores, names, strict=True):
-        _add(job, store.ref, name)
+        _add(job, store, name)
     return job
 
 
-def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
+def _named(store: FoundStore) -> str:
+    """Returns the path that names the new store: an archive without its endings."""
+    if store.source and store.source.archived:
+        path = store.source.path
+        return str(path.with_name(path.name.partition(".")[0] or path.name))
+    return store.shown
+
+
+def _add(job: SalvageJob, store: FoundStore, name: str) -> None:
     patterns = job.options.patterns
     try:
-        channels = channels_of(open_datastore(ref.root), ref.polynomial, patterns, archived=job.options.archived)
+        opened = store.opened().store()
+        channels = channels_of(opened, store.ref.polynomial, patterns, archived=job.options.archived)
     except StantoolsError as error:
-        job.failed.append(FailedRead.of(ref.root, error))
+        job.failed.append(FailedRead.of(store.shown, error))
         return
     if patterns and not channels:
-        job.passed.append(f"{ref.root}: has no matching channel")
+        job.passed.append(f"{store.shown}: has no matching channel")
         return
-    job.stores.append(StoreWork(ref, name, channels))
+    job.stores.append(StoreWork(store, name, channels))
 
 
 def batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:

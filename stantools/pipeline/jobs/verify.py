@@ -1,4 +1,4 @@
-"""`pipeline verify`: `inspection.verify` for many stores, in tasks.
+"""`verify` of several stores: `inspection.verify` in tasks.
 
 The verdict of a store is that of the local verb: the same functions make it from the same surveys. Slices without a
 store, such as an archive, are verified alone: missing messages around them are not a finding.
@@ -15,6 +15,7 @@ from typing import Any
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Finding
 from stantools.inspection.runs import arrange
+from stantools.inspection.source_queries import verify_source
 from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.survey_jobs import ChannelRef, survey_channels, survey_each
 from stantools.inspection.verify import (
@@ -33,6 +34,7 @@ from stantools.pipeline.tables.discovery import FoundStore, ListedChannel, disco
 from stantools.pipeline.tables.model import FailedRead, SliceRef, StorePart, StoreRef, TableName
 from stantools.pipeline.tables.remote import RemoteFileSystem, is_remote, split_url, temporary_directory
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.sources.source import Source
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, open_datastore
 from stantools.work import Work, WorkFailure, WorkItem
 
@@ -57,7 +59,8 @@ class VerifyPlan:
     """A plan of verification, made before Spark starts so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
-    items: list[ChannelRef | WorkItem[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
+    #: Roots and channels, or whole sources.
+    items: list[ChannelRef | WorkItem[RootReport | ChannelReport | Verdict]] = field(default_factory=list)
     #: For each item the number of its store and its path or URL.
     owners: list[tuple[int, str]] = field(default_factory=list)
     failed: list[FailedRead] = field(default_factory=list)  #: everything that cannot be listed
@@ -68,17 +71,26 @@ class VerifyPlan:
         return sum(item.size for item in self.items)
 
 
-def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None) -> VerifyPlan:
+def plan_verify(
+    options: TableOptions, found: Sequence[FoundStore] | None = None, failed: Sequence[FailedRead] = ()
+) -> VerifyPlan:
     """Finds the stores, unless given, and lists the items to verify.
 
     Raises `StoreUnreadableError` if nothing can be read, `UsageError` if channel patterns match none.
     """
     options = replace(options, table=TableName.FINDINGS)
-    found, unreadable = discover(options) if found is None else (found, [])
-    plan = VerifyPlan(failed=unreadable)
+    found, failed = discover(options) if found is None else (found, failed)
+    plan = VerifyPlan(failed=list(failed))
     has_channels = False
     for number, store in enumerate(found):
-        plan.stores.append(store.ref)
+        plan.stores.append(replace(store.ref, root=store.shown))
+        if special := store.special:
+            if special.nodes or special.store().matching(options.channels):
+                size = special.data_size(options.channels)
+                plan.items.append(WorkItem(size, partial(_verify_source, special, options)))
+                plan.owners.append((number, store.shown))
+                has_channels = True
+            continue
         if store.loose is None:
             plan.items.append(WorkItem(0, partial(_verify_root, store.ref, options)))
             plan.owners.append((number, store.ref.root))
@@ -101,7 +113,7 @@ def run_verify(
 ) -> JobResult[StoreVerdict]:
     """Verifies stores in tasks; `progress` is called with bytes, `on_finding` with each finding as it arrives."""
     result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
-    reports: dict[int, RootReport | ChannelReport] = {}
+    reports: dict[int, RootReport | ChannelReport | Verdict] = {}
     for done in survey_each(work, plan.items, _verify_channel, progress=progress):
         owner, path = plan.owners[done.place]
         result.stores[owner].verdict.seconds += done.seconds
@@ -110,8 +122,9 @@ def run_verify(
             result.stores[owner].whole = False
             continue
         reports[done.place] = done.result
-        for each in done.result.findings if on_finding else ():
-            on_finding(each)  # type: ignore[misc]
+        if on_finding:
+            for each in done.result.findings:
+                on_finding(each)
     for place in sorted(reports):
         result.stores[plan.owners[place][0]].verdict.add(reports[place])
     return result
@@ -152,6 +165,12 @@ def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelRe
     findings = list(loose_findings(directory, survey, history))
     size = sum(each.size + each.index.size for each in survey.slices)
     return ChannelReport(findings, channel_verdict(survey, history, crc), size)
+
+
+def _verify_source(source: Source, options: TableOptions) -> Verdict:
+    """In a task: verifies a source that is not a store by itself, as if it were alone."""
+    read_options = replace(source.read_options, encryption_key=options.key.key())
+    return verify_source(replace(source, read_options=read_options), patterns=options.channels, workers=1)
 
 
 def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:

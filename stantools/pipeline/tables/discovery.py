@@ -14,7 +14,7 @@ Names and sizes come from listings; file heads are read only for slices without 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
+from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
@@ -31,7 +31,9 @@ from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources import files
+from stantools.sources.directories import CHANNEL, STORE
 from stantools.sources.door import recognise
+from stantools.sources.source import RecognisedPath, Source
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,
@@ -77,6 +79,26 @@ class FoundStore:
     loose: list[ListedChannel] | None = None  #: slices without a store by channel; None for a store
     #: Include `.bak` slices although not requested: there are no others, or a path names them.
     archived: bool = False
+    source: Source | None = None  #: the same, if a path of the user was opened as a source
+
+    @property
+    def shown(self) -> str:
+        """Its path or URL in the output."""
+        return str(self.source.path) if self.source else self.ref.root
+
+    @property
+    def special(self) -> Source | None:
+        """The source, if it is anything but a store by itself: a node, one channel of a store, a damaged archive."""
+        source = self.source
+        return source if source and (source.nodes or source.flaws or source.found.kind is CHANNEL) else None
+
+    def opened(self) -> Source:
+        """Opens a store of this machine."""
+        if self.source:
+            return self.source
+        path = Path(self.ref.root)
+        store = open_datastore(path, Crc(self.ref.polynomial))
+        return Source(RecognisedPath(STORE, path, stores=(path,)), ReadOptions(self.ref.polynomial), path, store)
 
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[ListedChannel | FailedRead]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
@@ -190,15 +212,18 @@ _MAX_DIRECTORIES = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
-def discover(options: TableOptions) -> tuple[list[FoundStore], list[FailedRead]]:
+def discover(
+    options: TableOptions, opening: Callable[[str], Source | None] | None = None
+) -> tuple[list[FoundStore], list[FailedRead]]:
     """Finds the stores and slices of the options' paths, in their order, each once; with the failures.
 
-    Reads directories, and the few records that tell a polynomial or a channel. Raises `StoreUnreadableError` if
-    nothing at all is found, or for any failure in mode FAILFAST.
+    Reads directories, and the few records that tell a polynomial or a channel. `opening` opens a path as a source, or
+    returns None if it has to be searched. Raises `StoreUnreadableError` if nothing at all is found, or for any failure
+    in mode FAILFAST.
     """
     search = _Search(options)
     for path in options.paths:
-        search.path(path)
+        search.path(path, opening)
     if search.unreadable and (options.mode is Mode.FAILFAST or not search.stores):
         first = search.unreadable[0]
         more = len(search.unreadable) - 1
@@ -228,8 +253,11 @@ class _Search:
         self.stores: list[FoundStore] = []
         self.unreadable: list[FailedRead] = []
 
-    def path(self, path: str) -> None:
+    def path(self, path: str, opening: Callable[[str], Source | None] | None = None) -> None:
         try:
+            if opening and (source := opening(path)):
+                self._add_source(source)
+                return
             place: Listing
             if is_remote(path):
                 place, plain = remote_place(path, self._options)
@@ -340,6 +368,23 @@ class _Search:
             return place.entries(path)
         except StoreUnreadableError as error:
             return error
+
+    def _add_source(self, source: Source) -> None:
+        """Adds a source as the user named it: a store by itself, one channel of it, or a node with its Raft log."""
+        place, root, store = LocalPlace(), str(source.place), source.datastore
+        if source.node and source.node.data:
+            store, root = source.store(), str(source.node.data)
+        one = source.found.kind is CHANNEL
+        identities = {place.identity(each) for each in (str(source.found.path), *(() if one else (root,)))}
+        new = [self._new(each) for each in identities]
+        if not all(new):
+            return
+        self._visited |= dict.fromkeys(identities, True)
+        ref = StoreRef(root, store.crc.polynomial if store else IEEE)
+        names = store.channel_names if store else []
+        alone = store is None or store.alone
+        entries = () if alone else tuple(place.entries(root))
+        self.stores.append(FoundStore(ref, place, entries, names, source=source))
 
     def _add_store(self, place: Listing, path: str, entries: list[DirectoryEntry]) -> None:
         try:
