@@ -91,7 +91,8 @@ def command(
             "name a directory or a file, or let Spark write it: --engine spark",
         )
     if tasks:
-        return _in_tasks(stores, export_options, table_options, cluster, dry_run=dry_run, by_spark=url or writer == "spark")
+        by_spark = url or writer == "spark"
+        return _in_tasks(stores, export_options, table_options, cluster, dry_run=dry_run, by_spark=by_spark)
     return _here(stores, export_options, table_options, cluster, workers, dry_run=dry_run)
 
 

@@ -128,9 +128,7 @@ def carry_out(
     return code
 
 
-def _of_several(
-    sources: NamedSources, out: Path | None, options: SalvageOptions, *, force: bool, dry_run: bool
-) -> int:
+def _of_several(sources: NamedSources, out: Path | None, options: SalvageOptions, *, force: bool, dry_run: bool) -> int:
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job

@@ -77,6 +77,7 @@ class LazyGroup(click.Group):
 
     #: noun for a command in messages
     NOUN = "command"
+
     def summaries(self) -> dict[str, str]:
         raise NotImplementedError
 

@@ -90,7 +90,9 @@ class Verdict:
         """The messages of each channel, wherever in the store they lie."""
         return store_outcomes(((each.outcome, each.foreign) for each in self.channels), self.in_root)
 
-    def add(self, report: RootReport | ChannelReport | Verdict, on_finding: Callable[[Finding], object] | None = None) -> None:
+    def add(
+        self, report: RootReport | ChannelReport | Verdict, on_finding: Callable[[Finding], object] | None = None
+    ) -> None:
         """Adds the report on a part of the store; `on_finding` is called with each finding."""
         self.findings += report.findings
         self.bytes_scanned += report.bytes_scanned

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from stantools.errors import ExitCode
@@ -23,12 +22,11 @@ from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source, signs_of_use
 from stantools.nats.stream_names import safe_name
 from stantools.nats.subjects import SubjectOwners
-from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead
 from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.recovery.salvage.model import ChannelSalvage
-from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import refuse_0_1
 from stantools.work import Work, WorkFailure
 
@@ -52,32 +50,38 @@ class Sources:
         """Returns the options of a task for one store."""
         return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
-    def find(self) -> tuple[list[UnplannedStore], list[FailedRead]]:
-        """Finds the stores, with failures; raises `StoreUnreadableError` if there is no store at all."""
-        found, unreadable = discover(self.options)
-        stores, failed = [], unreadable
+    def unplanned(self, found: Sequence[FoundStore]) -> tuple[list[UnplannedStore], list[FailedRead]]:
+        """Returns the stores to plan, and what cannot be migrated together with other stores."""
+        stores, failed = [], []
         for store in found:
-            root, loose = store.ref.root, store.loose is not None
+            root, loose = store.shown, store.loose is not None
+            if store.source and store.source.nodes:
+                failed.append(FailedRead(root, f"{root}: is a clustered node, whose cluster is migrated whole", _NODES))
+                continue
             if loose or is_remote(root):
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
                 failed.append(FailedRead(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
                 continue
             # as far as they can be listed
             size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
-            stores.append(UnplannedStore(root, store.ref.polynomial, size))
+            stores.append(UnplannedStore(store, size))
         return stores, failed
 
 
+_NODES = "name all nodes of the cluster, and nothing else: stantools migrate NODE..."
 _WHOLE = "copy it to a file system that all workers see; stantools salvage makes a store of slices"
 
 
 @dataclass(frozen=True)
 class UnplannedStore:
-    """A store to plan: its root, its CRC polynomial, and the bytes of its selected channels."""
+    """A store to plan, and the bytes of its selected channels."""
 
-    root: str
-    polynomial: int
+    found: FoundStore
     size: int
+
+    @property
+    def root(self) -> str:
+        return self.found.shown
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,12 @@ def prepared_stream(
 
 
 def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) -> PlannedStore:
-    root = Path(item.root)
-    store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
+    opened = item.found.opened()
+    store = replace(opened.store(), key=sources.options.key.key())
     refuse_0_1(store)
-    notes = signs_of_use(root)
+    notes = [] if opened.archived else signs_of_use(store.path)
     source = read_source(store, sources.source_options())
-    name = safe_name(root.name)
+    name = safe_name(item.found.name)
     plan_options = replace(
         plan_options,
         stream_prefix=plan_options.stream_prefix.replace(STORE, name),
@@ -168,7 +172,7 @@ def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) 
         item.root,
         plan,
         {os.fsdecode(channel.name): channel for channel in source.plan.channels},
-        item.polynomial,
+        item.found.ref.polynomial,
         tuple(notes),
     )
 

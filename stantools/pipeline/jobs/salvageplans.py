@@ -303,20 +303,12 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
             stores.append(store)
     if job.out is not None:
         check_folder(job.out, [store.ref.root for store in stores])
-    named = {store.shown: _named(store) for store in stores}
+    named = {store.shown: str(Path(store.shown).with_name(store.name)) for store in stores}
     before = Reports(out).names if out is not None else {}
     names = store_names([*named.values()], {named.get(source, source): name for source, name in before.items()})
     for store, name in zip(stores, names, strict=True):
         _add(job, store, name)
     return job
-
-
-def _named(store: FoundStore) -> str:
-    """Returns the path that names the new store: an archive without its endings."""
-    if store.source and store.source.archived:
-        path = store.source.path
-        return str(path.with_name(path.name.partition(".")[0] or path.name))
-    return store.shown
 
 
 def _add(job: SalvageJob, store: FoundStore, name: str) -> None:

@@ -92,6 +92,12 @@ class FoundStore:
         source = self.source
         return source if source and (source.nodes or source.flaws or source.found.kind is CHANNEL) else None
 
+    @property
+    def name(self) -> str:
+        """The name of its directory, or of its archive without endings."""
+        name = Path(self.shown).name
+        return name.partition(".")[0] or name if self.source and self.source.archived else name
+
     def opened(self) -> Source:
         """Opens a store of this machine."""
         if self.source:
