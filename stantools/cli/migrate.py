@@ -367,8 +367,8 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
 def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import node_source, open_source, read_source
+    from stantools.sources.nodes import node_of
     from stantools.sources.source import Capability
-    from stantools.store.nodes import node_of
 
     read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:

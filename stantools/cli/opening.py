@@ -16,11 +16,12 @@ from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
 from stantools.sources.door import open_source as open_path
 from stantools.sources.door import recognise
+from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import StoreUse, check_not_in_use, find_uses, log_lock_holder
 from stantools.store.mapping import Buffer
-from stantools.store.nodes import NodeFiles, node_of
+from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
 
 if TYPE_CHECKING:

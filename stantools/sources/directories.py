@@ -10,6 +10,7 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.escaping import shell_word
 from stantools.notation import some_of
 from stantools.sources import jetstream
+from stantools.sources.nodes import find_node
 from stantools.sources.source import (
     NAME_STORE,
     Capability,
@@ -23,7 +24,7 @@ from stantools.sources.source import (
 from stantools.sources.store_search import MAX_DIRECTORIES, holds_channel
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.names import CLIENTS_FILE, SERVER_FILE
-from stantools.store.nodes import NodeFiles, find_node
+from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import prepare_store
 
 _CHANNEL_USES: Final = frozenset(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
 from stantools.progress import Progress
-from stantools.sources.store_search import find_stores, list_directory
+from stantools.sources.store_search import search
 from stantools.store.directory import NAME_STORE as NAME_STORE
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.nodes import NodeFiles
@@ -87,7 +87,7 @@ class PathFacts:
     @cached_property
     def below(self) -> tuple[list[Path], list[Path]]:
         """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
-        found = find_stores(str(self.path), list_directory, bounded=True)
+        found = search(str(self.path))
         return [Path(each) for each in found.logs], [Path(each) for each in found.stores]
 
 

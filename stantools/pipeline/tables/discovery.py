@@ -1,9 +1,7 @@
 """Discovery: the stores and slices that paths lead to (stores, directories of stores, slices, glob patterns, URLs).
 
-path                                        meaning holds server.dat or clients.dat             a store its
-directories hold subs.dat or slices     a store that lost both files holds slices itself
-slices without a store: an archive, or one channel's directory is a slice                                  this slice
-only anything else                               every store in it, up to `_MAX_DEPTH` levels down
+What a directory is, `sources.store_search` says; a channel without a store around it, or with archived slices only, is
+slices without a store. A slice is this slice only.
 
 The channel of slices without a store is the subject of their first good record, else the name of the directory. A
 directory that is reached twice, also through a link, counts once.
@@ -34,13 +32,10 @@ from stantools.sources import files
 from stantools.sources.directories import CHANNEL, STORE
 from stantools.sources.door import recognise
 from stantools.sources.source import RecognisedPath, Source
+from stantools.sources.store_search import DirectoryNames, find_stores
 from stantools.store.directory import (
-    CLIENTS_FILE,
     INDEX_NAME,
-    RAFT_LOG_FILE,
-    SERVER_FILE,
     SLICE_NAME,
-    SUBS_FILE,
     open_datastore,
     slice_number,
     subject_matches,
@@ -250,11 +245,8 @@ class _Search:
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
-        self._visited: dict[
-            Hashable, bool
-        ] = {}  # whether it held a store or slice; a directory that is still being searched does not count
+        self._visited: dict[Hashable, bool] = {}  # whether it held a store or slice
         self._repeats = 0  # paths that led to a directory or file visited before
-        self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
         self.unreadable: list[FailedRead] = []
@@ -296,7 +288,7 @@ class _Search:
             raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
         if not directory:
             self._file(place, path)
-        elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
+        elif not self._directory(place, path) and not matched:
             raise self._not_found_error(place, path)
 
     def _file(self, place: Listing, path: str) -> None:
@@ -336,44 +328,31 @@ class _Search:
         self._visited[identity] = False
         return True
 
-    def _directory(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
+    def _directory(self, place: Listing, path: str) -> bool:
         """Searches a directory; returns whether it holds any store or slice, now or at an earlier visit."""
-        identity = place.identity(path)
-        if self._new(identity):
-            self._visited[identity] = self._found_in(place, path, entries, depth)
-        return self._visited[identity]
-
-    def _found_in(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
-        names = {entry.name for entry in entries if not entry.directory}
-        if SERVER_FILE in names or CLIENTS_FILE in names:
-            self._add_store(place, path, entries)
-            return True
-        if slices := _slices_in(entries):
-            self._add_directory(place, path, entries, slices)
-            return True
-        children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
-        self._listed += len(children)
-        if self._listed > _MAX_DIRECTORIES:
+        tree = _Tree(place, path, self._new)
+        found = find_stores(
+            path, tree.list_all, depth=_MAX_DEPTH, most=_MAX_DIRECTORIES, in_stores=False, join=place.join
+        )
+        if found.too_many:
             raise StoreUnreadableError(f"{path}: has more than {_MAX_DIRECTORIES} directories below it", _REMEDY)
-        below = list(listed(lambda entry: self._list(place, place.join(path, entry.name)), children))
-        if _is_store_without_root(children, below):
-            self._add_store(place, path, entries)
-            return True
-        found = False
-        for child, inside in zip(children, below, strict=True):
-            where = place.join(path, child.name)
-            if isinstance(inside, StoreUnreadableError):
-                self._add_failure(where, inside)
-                found = True
-            elif depth and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
-                found |= self._directory(place, where, inside, depth - 1)
-        return found
-
-    def _list(self, place: Listing, path: str) -> list[DirectoryEntry] | StoreUnreadableError:
-        try:
-            return place.entries(path)
-        except StoreUnreadableError as error:
-            return error
+        stores = [] if found.channels[:1] == [path] else found.stores  # of a single channel, there are only its slices
+        channels = [each for each in found.channels if tree.around.get(each) not in stores]
+        slices = {each: inside for each in channels if (inside := _slices_in(tree.entries[each]))}
+        failed = [each for each in tree.failed if tree.around[each] not in stores]
+        results = sorted([*stores, *slices, *failed], key=tree.order.__getitem__)
+        for each in results:
+            if each in tree.failed:
+                self._add_failure(each, tree.failed[each])
+            elif each in tree.visited:
+                if each in slices:
+                    self._add_directory(place, each, tree.entries[each], slices[each])
+                else:
+                    self._add_store(place, each, tree.entries[each])
+        held = {tree.order[each][:length] for each in results for length in range(len(tree.order[each]) + 1)}
+        for each, identity in tree.visited.items():
+            self._visited[identity] = tree.order[each] in held
+        return bool(results) or (path not in tree.visited and self._visited[place.identity(path)])
 
     def _add_source(self, source: Source) -> None:
         """Adds a source as the user named it: a store by itself, one channel of it, or a node with its Raft log."""
@@ -467,17 +446,44 @@ def _slices_in(entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
     ]
 
 
-def _is_store_without_root(
-    children: list[DirectoryEntry], below: list[list[DirectoryEntry] | StoreUnreadableError]
-) -> bool:
-    """Returns whether directories are the channels of a store that lost server.dat and clients.dat."""
-    channels = False
-    for child, entries in zip(children, below, strict=True):
-        if isinstance(entries, StoreUnreadableError):
-            continue
-        names = {entry.name for entry in entries if not entry.directory}
-        if SERVER_FILE in names or CLIENTS_FILE in names:
-            return False  # a directory of stores
-        live = any(not entry.name.endswith(".bak") for entry in _slices_in(entries))
-        channels |= not child.link and (SUBS_FILE in names or live)
-    return channels
+class _Tree:
+    """The directories of a search, listed in threads if that is slow; one that was visited before is not entered."""
+
+    def __init__(self, place: Listing, path: str, new: Callable[[Hashable], bool]) -> None:
+        self._place = place
+        self._path = path
+        self._new = new
+        self.entries: dict[str, list[DirectoryEntry]] = {}
+        self.visited: dict[str, Hashable] = {}  #: identities of the directories visited now
+        self.failed: dict[str, StoreUnreadableError] = {}  #: those that cannot be listed
+        self.around: dict[str, str] = {}  #: the directory that holds each
+        self.order: dict[str, tuple[bytes, ...]] = {path: ()}  #: the names below the path
+
+    def list_all(self, paths: list[str]) -> Iterator[DirectoryNames]:
+        for path, entries in zip(paths, listed(self._list, paths), strict=True):
+            if isinstance(entries, StoreUnreadableError):
+                if path == self._path:
+                    raise entries
+                self.failed[path] = entries
+                yield DirectoryNames(set(), [])
+                continue
+            self.entries[path] = entries
+            names = {entry.name for entry in entries if not entry.directory}
+            identity = self._place.identity(path)
+            if not self._new(identity):
+                yield DirectoryNames(names, [])
+                continue
+            self.visited[path] = identity
+            children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
+            for child in children:
+                where = self._place.join(path, child.name)
+                self.around[where] = path
+                self.order[where] = (*self.order[path], os.fsencode(child.name))
+            linked = frozenset(child.name for child in children if child.link)
+            yield DirectoryNames(names, [child.name for child in children], linked)
+
+    def _list(self, path: str) -> list[DirectoryEntry] | StoreUnreadableError:
+        try:
+            return self._place.entries(path)
+        except StoreUnreadableError as error:
+            return error
