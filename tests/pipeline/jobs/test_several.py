@@ -21,7 +21,7 @@ from tests.trees import tree
 
 def run(*words: object) -> Result:
     result = CliRunner().invoke(cli, [str(each) for each in (*words, "--progress", "none")])
-    assert "unexpected" not in result.stderr and "Traceback" not in result.output, result.output
+    assert "error: unexpected" not in result.stderr and "Traceback" not in result.output, result.output
     return result
 
 
