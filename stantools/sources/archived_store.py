@@ -96,7 +96,7 @@ def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]
         channel = _below(inner, root[0]).partition("/")[0]
         return StoreMembers(root, (), inner, (channel,)) if holds_channel(listings[inner].names) else None
     found = find_stores(inner, list_all)
-    stores = found.stores or list(dict.fromkeys(map(dirname, found.channels)))
+    stores = found.nearest
     if not (parts := stores + found.logs):
         return None
     opened = commonpath(parts)

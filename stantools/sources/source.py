@@ -88,7 +88,7 @@ class PathFacts:
     def below(self) -> tuple[list[Path], list[Path]]:
         """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
         found = search(str(self.path))
-        return [Path(each) for each in found.logs], [Path(each) for each in found.stores]
+        return [Path(each) for each in found.logs], [Path(each) for each in found.nearest]
 
 
 def names_in(path: Path) -> set[str] | None:

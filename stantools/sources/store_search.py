@@ -54,6 +54,11 @@ class StoresFound:
     closed: list[str] = field(default_factory=list)  #: those that the user is not permitted to list
     too_many: bool = False  #: the search ended at the limit of directories
 
+    @property
+    def nearest(self) -> list[str]:
+        """The stores; if there are none, the directories around channels."""
+        return self.stores or list(dict.fromkeys(map(posixpath.dirname, self.channels)))
+
 
 class _Folder(NamedTuple):
     path: str

@@ -110,7 +110,8 @@ def open_session(
         return _connect(remote, name, conf)
     _own.close()  # remains of a session that was stopped and not closed
     if submitted() or SparkContext._gateway is not None:  # pyspark keeps the Java process of a stopped session
-        settings: dict[str, Any] = {"spark.app.name": name, **_TIDY, **conf} | ({"spark.master": master} if master else {})
+        settings: dict[str, Any] = {"spark.app.name": name, **_TIDY, **conf}
+        settings |= {"spark.master": master} if master else {}
         spark = SparkSession.builder.config(map=settings).getOrCreate()
         if quiet:
             spark.sparkContext.setLogLevel("ERROR")
