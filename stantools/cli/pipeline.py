@@ -327,26 +327,20 @@ def named_sources(
     from stantools.cli.opening import described, open_named
     from stantools.pipeline.tables.discovery import discover
 
-    on_spark = cluster.on_spark()
+    on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
     reading = read_options(options, here=not on_spark)
-    if len(stores) == 1 and not on_spark and not as_job():
-        source = open_named(stores[0], reading, *uses, channels=channels, alone=True)
-        if source:
-            return NamedSources(options.of(stores, channels=tuple(channels)), cluster, source)
-    archived = False
+    alone = len(stores) == 1 and not on_spark and not as_job()
+    if alone and (source := open_named(stores[0], reading, *uses, channels=channels, alone=True)):
+        return NamedSources(whole, cluster, source)
 
     def opening(path: str) -> Source | None:
-        nonlocal archived
-        source = open_named(path, reading, *uses, channels=channels)
-        if source and source.archived:
-            archived = True
-            _check_here(path, cluster)
-        return source
+        _check_here(path, on_spark)
+        return open_named(path, reading, *uses, channels=channels)
 
-    absolute = options.of(stores, channels=tuple(channels))
-    paths = tuple(each if described(each) else path for each, path in zip(stores, absolute.paths, strict=True))
-    found, failed = discover(replace(absolute, paths=paths), opening)
-    return NamedSources(absolute, replace(cluster, engine="local") if archived else cluster, None, found, failed)
+    paths = tuple(each if described(each) else path for each, path in zip(stores, whole.paths, strict=True))
+    found, failed = discover(replace(whole, paths=paths), opening)
+    archived = any(each.source and each.source.archived for each in found)
+    return NamedSources(whole, replace(cluster, engine="local") if archived else cluster, None, found, failed)
 
 
 def unpacked(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -> tuple[tuple[str, ...], Cluster]:
@@ -358,13 +352,15 @@ def unpacked(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -
     paths = list(stores)
     for number, path in enumerate(stores):
         if is_archive(path):
-            _check_here(path, cluster)
+            _check_here(path, cluster.on_spark())
             paths[number] = str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
     return tuple(paths), cluster if paths == list(stores) else replace(cluster, engine="local")
 
 
-def _check_here(path: str, cluster: Cluster) -> None:
-    if cluster.on_spark():
+def _check_here(path: str, on_spark: bool) -> None:
+    from stantools.cli.opening import is_archive
+
+    if on_spark and is_archive(path):
         raise UsageError(
             f"{path}: an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
             "leave out the options for Spark, or unpack the archive where all workers can read it",

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import RefusedError, StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
@@ -256,6 +256,10 @@ class _Search:
             if opening and (source := opening(path)):
                 self._add_source(source)
                 return
+        except (StoreUnreadableError, RefusedError) as error:  # the latter for an archive that becomes too large
+            self._add_failure(path, error)
+            return
+        try:
             place: Listing
             if is_remote(path):
                 place, plain = remote_place(path, self._options)
@@ -429,7 +433,7 @@ class _Search:
             head = b""  # the reader will report it
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
-    def _add_failure(self, path: str, error: StoreUnreadableError) -> None:
+    def _add_failure(self, path: str, error: StoreUnreadableError | RefusedError) -> None:
         self.unreadable.append(FailedRead.of(path, error))
 
     def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
