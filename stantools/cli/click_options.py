@@ -111,7 +111,7 @@ def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str
     It runs at every press of the tab key: it lists one directory, opens no file, and ignores errors.
     """
     # With an option that still lacks its value, click leaves the store among the unassigned words.
-    store = ctx.params.get("store") or next(iter(ctx.args), None)
+    store = ctx.params.get("store") or next(iter(ctx.params.get("stores") or ctx.args), None)
     if not store:
         return []
     from stantools.store.directory import open_datastore
@@ -371,6 +371,15 @@ class StoreArgument(click.Argument):
         last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
         value = opts.get(last.name)
         return None if isinstance(value, str) or (value and isinstance(value, tuple)) else last
+
+
+class SourceType(_ParamType):
+    """A path, a glob pattern or a URL, as a text; one that looks like an option becomes absolute."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return printable_path(value)
 
 
 def stores_argument(metavar: str, kind: Any = None) -> _Decorator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from stantools.cli.click_options import (
     ChangeMode,
     GroupedCommand,
     PathType,
-    StoreArgument,
+    SourceType,
     consent_options,
     each_of,
     given,
@@ -24,7 +24,7 @@ from stantools.cli.click_options import (
     limit_options,
     node_option,
     options_of,
-    reading_options,
+    stores_argument,
     workers_option,
 )
 from stantools.cli.click_options import command as command_of
@@ -37,10 +37,10 @@ from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
-from stantools.options import OUT, Option, option
+from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.pipeline import Cluster
+    from stantools.cli.pipeline import Cluster, NamedSources
     from stantools.migration.plan.migration_plan import MigrationPlan
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
@@ -98,7 +98,7 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
 
 
 _places = options_of(TargetPaths, "places", title="Target, if not a running server")
-_reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
+_reading = in_group("Reading the store", pipeline.reading_options(unchecked=False, remote=False), workers_option)
 _planning = partial(
     options_of,
     PlanOptions,
@@ -112,58 +112,93 @@ _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
-_sources = each_of(
-    click.argument(
-        "stores",
-        cls=StoreArgument,
-        nargs=-1,
-        required=True,
-        type=PathType(),
-        metavar="STORE | NODE...",
-    ),
-    node_option,
-)
+_sources = each_of(stores_argument("STORE... | NODE...", SourceType()), node_option)
 
 
 @dataclass(frozen=True)
 class PlannedMigration:
     """A source, its target, and the file of the plan."""
 
-    stores: tuple[Path, ...]
+    stores: tuple[str, ...]
     places: TargetPaths
     connect_options: ConnectOptions
     plan_options: PlanOptions
-    read_options: ReadOptions
+    table_options: TableOptions
     plan_file: Path | None
+
+    @cached_property
+    def read_options(self) -> ReadOptions:
+        return pipeline.read_options(self.table_options)
 
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
         return opened(self.places, or_selected(self.connect_options), start=start, note=console.note)
 
-    def sources(self) -> list[Source]:
-        """Opens the store, or the named nodes of a cluster."""
-        from stantools.cli.opening import open_sources
+    def named(self, cluster: Cluster) -> NamedSources:
+        """Opens the source: a store, the nodes of a cluster, or several stores."""
         from stantools.sources.source import Capability
 
-        use = Capability.MIGRATION if len(self.stores) == 1 else Capability.MERGE
-        return open_sources(self.stores, self.read_options, use)
+        # of several, those that cannot be migrated are named with the result
+        uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
+        return pipeline.named_sources(
+            self.stores, self.table_options, cluster, *uses, channels=self.plan_options.channels
+        )
+
+    def whole(self, cluster: Cluster) -> list[Source]:
+        """Opens the store, or the named nodes of a cluster, as the source of one plan."""
+        if (sources := _together(self.named(cluster))) is None:
+            raise UsageError("a plan is of one store, or of the nodes of one cluster", "plan one store at a time")
+        return sources
+
+    def check_several(self) -> None:
+        """Raises `UsageError` for an option that is for one store only."""
+        places = self.places
+        for flag, value in (
+            ("--plan", self.plan_file),
+            ("--jetstream-store", places.jetstream_store),
+            ("--for-broker", self.plan_options.for_broker),
+        ):
+            if value:
+                raise UsageError(f"{flag} is for one store", "migrate one store at a time, or leave it out")
 
     def options(self, target: Destination) -> PlanOptions:
         plan_options = self.plan_options
-        decrypted = self.read_options.encryption_key is not None
+        decrypted = self.table_options.key.given
         return plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=decrypted)
 
     def plan(
-        self, target: Destination, *, running: bool, sources: list[Source] | None = None
+        self, sources: Sequence[Source], target: Destination, *, running: bool
     ) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
         from stantools.cli.opening import read_source
         from stantools.migration.plan.planner import make_plan
 
         # Every error that can be found at once precedes the long reading.
-        sources = sources or self.sources()
         options, source_options = self.options(target), self.plan_options.source_options()
         source = read_source(sources, self.read_options, source_options, running=running)
         return source, make_plan(source, options, options.target.version)
+
+
+def _together(named: NamedSources) -> list[Source] | None:
+    """Returns the sources of one plan: one store, or the nodes of one cluster; None for several stores."""
+    if named.alone:
+        return [named.alone]
+    if pipeline.as_job() or named.failed or named.cluster.on_spark():
+        return None
+    sources = [each.source for each in named.found if each.source and _is_node(each.source)]
+    one_kind = len({each.holds_streams for each in sources}) == 1
+    return sources if one_kind and len(sources) == len(named.found) else None
+
+
+def _is_node(source: Source) -> bool:
+    """Returns whether a source is a node of a cluster, or the file store of one."""
+    from stantools.store.serverinfo import readable_server_info
+
+    if source.nodes or source.raft_groups:
+        return True
+    if source.holds_streams or source.sql:
+        return False
+    server = readable_server_info(source.store())
+    return bool(server and server.node_id)
 
 
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
@@ -179,12 +214,27 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     )
 
 
+@dataclass(frozen=True)
+class SeveralStores:
+    plans: Path | None = option("The local directory of each store's plan and journal.", kind=Path, metavar="DIR")
+    compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
+
+
 @_stage(_PLAIN)
 @_planned()
 @_follow_options
+@options_of(SeveralStores, "several", title="Several stores")
+@in_group("Several stores", pipeline.cluster_options)
 @_apply_options
 @consent_options
-def run(planned: PlannedMigration, follow_options: FollowOptions, settings: ApplySettings, consent: ChangeMode) -> int:
+def run(
+    planned: PlannedMigration,
+    follow_options: FollowOptions,
+    several: SeveralStores,
+    cluster: Cluster,
+    settings: ApplySettings,
+    consent: ChangeMode,
+) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -204,19 +254,36 @@ def run(planned: PlannedMigration, follow_options: FollowOptions, settings: Appl
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
     and queue groups as well, so that this broker continues where the server of STORE stopped.
 
-    Exit code 0: done and proven. 1: differences. 3: the server or the store cannot be used. 4: refused; nothing was
-    changed. 5: done, with the loss accepted by --accept-loss.
+    Several stores are migrated one by one, each with a plan and a journal of its own; an unreadable one is named, and
+    the others are migrated. Stores with equal channel names need distinguishing prefixes, in which {store} stands for
+    the name of a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'. On Spark there is a task for
+    each stream; restores run one at a time by default, because servers have crashed with several (--parallel changes
+    that), while backups (--out) and publishing (--via publish) use the whole cluster.
+
+    Exit code 0: done and proven. 1: differences, or an unreadable store among several. 3: the server or the store
+    cannot be used. 4: refused; nothing was changed. 5: done, with the loss accepted by --accept-loss.
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
+    from stantools.store.durable import writing
 
+    named = planned.named(cluster)
+    sources = None if several.compare else _together(named)
+    if sources is None:
+        if follow_options.wanted:
+            raise UsageError("--follow reads the files of one running server", "name one store")
+        return _migrate_several(planned, named.several(), several, settings, consent)
     with planned.target(start=not consent.dry_run) as target:
-        sources = planned.sources()
         if sources[0].holds_streams:
             return _restore_streams(planned, sources, target, settings, consent)
         if follow_options.wanted:
-            return _follow(planned, target, follow_options, settings, consent)
-        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run, sources=sources)
+            return _follow(planned, sources, target, follow_options, settings, consent)
+        source, plan = planned.plan(sources, target, running=planned.places.force or consent.dry_run)
         file = planned.plan_file or default_plan_file(Path(plan.source.path))
+        if several.plans and not planned.plan_file:
+            if not consent.dry_run:
+                with writing(several.plans):
+                    several.plans.mkdir(parents=True, exist_ok=True)
+            file = several.plans / file.name
         if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, settings.options(plan.way), file)
@@ -235,8 +302,9 @@ def plan_stage(planned: PlannedMigration) -> int:
     from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
+    sources = planned.whole(pipeline.Cluster(engine="local"))
     with planned.target(start=False) as target:
-        source, plan = planned.plan(target, running=True)
+        source, plan = planned.plan(sources, target, running=True)
         report = migration_plan_report(plan, Migration(plan, source, target).problems())
     if str(planned.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
@@ -307,8 +375,8 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
 def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import node_source, open_source, read_source
+    from stantools.sources.nodes import node_of
     from stantools.sources.source import Capability
-    from stantools.store.nodes import node_of
 
     read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:
@@ -337,8 +405,7 @@ def _restore_streams(
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import Journal, remembered_streams
     from stantools.migration.migration_report import migration_report
-    from stantools.migration.salvaged_streams import migration_of
-    from stantools.migration.targets.server_destination import ServerDestination
+    from stantools.migration.salvaged_streams import check_restore, migration_of
     from stantools.migration.workflow import default_plan_file, refuse_problems
     from stantools.recovery.recovery_options import StreamSalvageOptions
     from stantools.recovery.streams.stream_plan import plan_stream_salvage
@@ -346,12 +413,7 @@ def _restore_streams(
     from stantools.sources.jetstream import joined
 
     options = planned.plan_options
-    if not isinstance(target, ServerDestination):
-        raise UsageError(
-            "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
-        )
-    if options.via != "restore" or options.maps or options.for_broker or options.override:
-        raise UsageError("streams are restored as they are", "leave --via, --map, --override and --for-broker out")
+    check_restore(target, options)
     with ByteProgress("plan") as shown:
         salvage = plan_stream_salvage(
             joined(sources),
@@ -388,6 +450,7 @@ def _restore_streams(
 
 def _follow(
     planned: PlannedMigration,
+    sources: Sequence[Source],
     target: Destination,
     follow_options: FollowOptions,
     settings: ApplySettings,
@@ -406,7 +469,6 @@ def _follow(
     from stantools.migration.workflow import Migration, default_plan_file
     from stantools.store.read_options import open_store
 
-    sources = planned.sources()
     nodes = nodes_of(sources)
     follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
@@ -493,75 +555,36 @@ def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMo
     return code
 
 
-@dataclass(frozen=True)
-class Stores:
-    out: Path | None = OUT.field(
-        help="Without a server: the directory for a backup of each stream, writable by all workers.", metavar="DIR"
-    )
-    plans: Path = option(
-        "The local directory of each store's plan and journal.",
-        default=Path(),
-        kind=Path,
-        metavar="DIR",
-    )
-    compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
-
-
-@pipeline.job("migrate", "table", "json")
-@pipeline.stores_argument
-@options_of(Stores, "job_options")
-@connection_options
-@_planning(without=("for_broker",))
-@pipeline.reading_options(unchecked=False, remote=False)
-@_apply_options
-@pipeline.cluster_options
-@consent_options
-def job(
-    stores: tuple[str, ...],
-    job_options: Stores,
-    connect_options: ConnectOptions,
-    plan_options: PlanOptions,
-    table_options: TableOptions,
+def _migrate_several(
+    planned_migration: PlannedMigration,
+    named: NamedSources,
+    several: SeveralStores,
     settings: ApplySettings,
-    cluster: Cluster,
     consent: ChangeMode,
 ) -> int:
-    """Move the channels of STORES into JetStream streams, and their durables into consumers: one task per stream.
-
-    Each store is migrated as by `stantools migrate`, with the same json. A task plans a store; after your consent every
-    stream is restored, compared message by message, and recorded in a local journal. After an interruption the same
-    command continues. STORES are not changed; an unreadable one is named, and the others are migrated.
-
-    Stores with equal channel names need distinguishing prefixes, in which {store} stands for the name of a store's
-    directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
-
-    Restores run one at a time by default, whatever the number of cores, because servers have crashed with several;
-    --parallel changes that. Backups (--out) and publishing (--via publish) use the whole cluster.
-
-    Exit code 0: done and proven. 1: differences, or an unreadable store. 3: the server cannot be used. 4: refused;
-    nothing was changed. 5: done, with the loss accepted by --accept-loss.
-    """
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.salvaged_streams import check_restore
     from stantools.migration.workflow import foreseen
     from stantools.notation import counted
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
     from stantools.pipeline.jobs.store_reports import migrate_plans_report, migrate_stores_report
 
-    target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
-    options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
+    plan_options, cluster, out = planned_migration.plan_options, named.cluster, planned_migration.places.out
+    planned_migration.check_several()
+    connecting = planned_migration.connect_options
+    target = target_of_tasks(out, connecting if out else or_selected(connecting))
+    options = planned_migration.options(target)
     apply_options = settings.options(options.way)
-    sources = Sources(
-        table_options.of(stores, channels=plan_options.channels),
-        plan_options.generation,
-        plan_options.archived,
-        plan_options.keep_encrypted,
-    )
-    found, failed = sources.find()
+    sources = Sources(named.options, plan_options.generation, plan_options.archived, plan_options.keep_encrypted)
+    found, failed = sources.unplanned(named.found)
+    failed += named.failed
+    if any(each.streams for each in found):
+        check_restore(target, plan_options)
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
-        if job_options.out is None and not job_options.compare:
+        if out is None and not several.compare:
             check_speculation(work, apply_options.way)
         with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
@@ -571,8 +594,8 @@ def job(
             show(migrate_stores_report(result))
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
-        migration = StoresMigration(planned, sources, target, apply_options, job_options.plans)
-        if job_options.compare:
+        migration = StoresMigration(planned, sources, target, apply_options, several.plans or Path())
+        if several.compare:
             with StreamsProgress("verify", migration.messages) as watch:
                 result = migration.verify(work, watch)
         else:
@@ -588,7 +611,7 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_parallelism(job_options.out, apply_options, settings, cluster))
+            limited = work.limited(_parallelism(out, apply_options, settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed

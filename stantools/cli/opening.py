@@ -16,11 +16,12 @@ from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
 from stantools.sources.door import open_source as open_path
 from stantools.sources.door import recognise
+from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
-from stantools.store.nodes import NodeFiles, node_of
+from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     from stantools.cli.progress import ByteProgress
 
     ctx = click.get_current_context()
-    described: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
-    if node := described.get(path):
+    nodes: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
+    if node := nodes.get(path):
         source = node_source(node, read_options)
     else:
         with ByteProgress("unpack") as shown:
@@ -72,7 +73,7 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
     source.require(*uses)
     source.choose_rows(*uses)
     if source.path != path:
-        console.set_store(ctx, source.sql.path if source.sql else str(source.path))
+        console.set_store(ctx, source.shown)
     _tell_source(ctx, source, source.path)
     for node in source.nodes:
         _tell_node(node)
@@ -105,18 +106,45 @@ def _tell_source(ctx: click.Context, source: Source, path: Path) -> None:
 
 
 def is_archive(path: str) -> bool:
-    return "://" not in path and recognise(Path(path)).kind is files.ARCHIVE
+    return recognise(Path(path)).kind in (files.ARCHIVE, files.ARCHIVE_PART)
 
 
-def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
-    """Returns paths with private copies of the stores in place of archives."""
+def check_tasks(path: str) -> None:
+    """Raises `UsageError` for a source that tasks of Spark cannot read."""
+    found = recognise(Path(path))
+    if is_archive(path):
+        raise UsageError(
+            f"{path}: an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
+            "leave out the options for Spark, or unpack the archive where all workers can read it",
+        )
+    if found.kind.capabilities and Capability.TASKS not in found.kind.capabilities:
+        raise UsageError(found.refusal(Capability.TASKS).message, "leave out the options for Spark")
 
-    def store_of(path: str) -> str:
-        if not is_archive(path):
-            return path
-        return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
 
-    return tuple(map(store_of, paths))
+def described(path: str) -> bool:
+    """Returns whether a path is the name of a node that --node describes."""
+    return Path(path) in click.get_current_context().meta.get(_NODES, {})
+
+
+def open_named(
+    path: str, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = (), alone: bool = False
+) -> Source | None:
+    """Opens one of several sources; None for a pattern, a URL, or anything that a search has to look into.
+
+    `alone`: it is the only one, and an error names what it looks like.
+    """
+    from stantools.pipeline.tables.listing import is_pattern
+
+    if not described(path):
+        found = recognise(Path(path))
+        if found.kind.open is None:
+            searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
+            if alone and not searched:
+                raise found.problem()
+            return None
+        if found.kind is directories.NODE and not alone and not found.kind.capabilities.issuperset(uses):
+            return None  # the search finds its store
+    return open_source(Path(path), read_options, *uses, channels=channels)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

@@ -1,4 +1,4 @@
-"""`stantools stats`, also `pipeline stats`: number and size of messages over time, in many stores."""
+"""`stantools stats`: number and size of messages over time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli import console, pipeline
-from stantools.cli.click_options import options_of
+from stantools.cli.click_options import options_of, verb
 from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.cli.reporttext import show
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
@@ -34,15 +34,16 @@ class StatsOptions:
     overwrite: bool = OVERWRITE.field()
 
 
-@pipeline.job("stats", "table", "json", "ndjson", "csv")
+@verb("stats", "table", "json", "ndjson", "csv")
 @pipeline.stores_argument
 @options_of(StatsOptions, "stats_options")
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
-    """Count the messages of STORES by channel and hour: number, size, rate and gaps.
+def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
+    """Count the messages of STORE by channel and hour: number, size, rate and gaps.
 
-    STORES are those of `stantools pipeline`, and archives of a store.
+    STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
+    slices, a glob pattern, or a URL that fsspec can open.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
     first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
@@ -57,9 +58,9 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
 
     require("pyarrow", "stats")
     _check_outputs(stats_options)
-    stores, cluster = pipeline.unpacked(stores, stats_options.channels, cluster)
+    paths, cluster = pipeline.table_paths(stores, stats_options.channels, cluster)
     options = table_options.of(
-        stores,
+        paths,
         channels=stats_options.channels,
         bounds=Bounds(since=stats_options.since, until=stats_options.until),
         archived=stats_options.archived,
@@ -77,9 +78,6 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     show(stats_report(stats))
     _write(stats, stats_options.directory, stats_options.report)
     return pipeline.ended(stats)
-
-
-command = job
 
 
 def _check_outputs(stats_options: StatsOptions) -> None:

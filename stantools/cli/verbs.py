@@ -56,6 +56,9 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
 }
 
+#: Verbs over several sources, which `stantools pipeline` runs as well.
+JOBS = ("verify", "info", "diff", "stats", "export", "salvage", "migrate")
+
 #: settings of every verb
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -65,7 +68,7 @@ def summaries() -> dict[str, str]:
 
 
 def module_of(name: str) -> str:
-    """Returns the module of a verb and of the job of the same name."""
+    """Returns the module of a verb."""
     return f"stantools.cli.{name.replace('-', '_')}"
 
 
@@ -74,8 +77,6 @@ class LazyGroup(click.Group):
 
     #: noun for a command in messages
     NOUN = "command"
-    #: name of a command in its module
-    ATTRIBUTE = "command"
 
     def summaries(self) -> dict[str, str]:
         raise NotImplementedError
@@ -86,7 +87,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.summaries():
             return None
-        command: click.Command = getattr(importlib.import_module(module_of(cmd_name)), self.ATTRIBUTE)
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
     def resolve_command(

@@ -132,7 +132,7 @@ def finding_records(
     findings: Iterable[Finding], names: Sequence[str] = FINDING_COLUMNS
 ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     """Returns findings as names and rows, for csv and ndjson."""
-    return names, ([values[name] for name in names] for values in (each.as_json() for each in findings))
+    return names, ([values.get(name) for name in names] for values in (each.as_json() for each in findings))
 
 
 def listing(name: str, values: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Report:

@@ -64,6 +64,10 @@ class StreamsVerdict(ScanResult):
 
     streams: list[StreamVerdict] = field(default_factory=list)
 
+    @property
+    def logs(self) -> list[StreamVerdict]:
+        return self.streams
+
     def table(self) -> ReportTable:
         rows = [
             (

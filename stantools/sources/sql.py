@@ -29,7 +29,10 @@ _SQLITE: Final = b"SQLite format 3\0"
 _SQL_WORDS: Final = ("--", "/*", "create ", "insert ", "drop ", "set ", "begin", "pragma ", "use ", "lock tables")
 _PG_ARCHIVE: Final = b"PGDMP"
 _SCHEMA: Final = "?schema="
-_USES: Final = frozenset(Capability) - {Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE}
+_USES: Final = frozenset(Capability) - {
+    *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
+    *(Capability.TABLE, Capability.TASKS),
+}
 
 
 def recognise_sql(facts: PathFacts) -> RecognisedPath | None:

@@ -25,6 +25,7 @@ from stantools.pipeline.tables.option_texts import (
 )
 from stantools.pipeline.tables.schema import column_names
 from stantools.secret import Secret
+from stantools.sqlstore.address import is_address
 from stantools.store.ranges import Bounds
 
 #: Prefix of options that are passed to fsspec under the rest of their name.
@@ -88,13 +89,15 @@ class TableOptions:
     batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="maximum rows of an Arrow batch"))
     batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="approximate payload bytes of an Arrow batch"))
     storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec by name
+    sql_driver: str | None = None  #: as in `ReadOptions`
+    sql_password: Secret = Secret()
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
         """Returns the options for some stores: paths, patterns or URLs; relative paths become absolute."""
         if "" in stores:
             raise UsageError("the path of a store is empty", "name a directory; the current one is .")
         # Links and `..` in patterns stay.
-        paths = tuple(path if "://" in path else os.path.abspath(path) for path in stores)  # noqa: PTH100
+        paths = tuple(path if "://" in path or is_address(path) else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)
 
     def no_channel(self) -> UsageError:
