@@ -54,7 +54,9 @@ FLAWED = "stantools.flawed"
 
 def set_store(ctx: click.Context, path: str) -> None:
     """Keeps the user's store, to name it in remedies."""
-    ctx.meta["stantools.store"] = path
+    from stantools.sqlstore.address import without_password
+
+    ctx.meta["stantools.store"] = without_password(path)
 
 
 def store() -> str:

@@ -74,9 +74,13 @@ def command(
     """
     from stantools.sources.source import Capability
 
-    if _URL.match(store) or store.startswith("#"):
-        raise UsageError(f"{store} is not a store", "name the store first: stantools diff STORE URL#STREAM")
-    if _URL.match(other) or other.startswith("#"):
+    if _names_stream(store):
+        from stantools.nats.login import without_login
+
+        raise UsageError(
+            f"{without_login(store)} is not a store", "name the store first: stantools diff STORE URL#STREAM"
+        )
+    if _names_stream(other):
         if cluster.on_spark():
             raise UsageError(f"{other} is a stream, but tasks of Spark compare stores", "leave out the options for it")
         read_options = pipeline.read_options(table_options)
@@ -88,6 +92,12 @@ def command(
     if first.alone and second.alone:
         return show(_of_two((store, other), (first.alone, second.alone), channels, workers))
     return _of_pairs(first.several(), second.several(), workers)
+
+
+def _names_stream(text: str) -> bool:
+    from stantools.sqlstore.address import is_address
+
+    return text.startswith("#") or (_URL.match(text) is not None and not is_address(text))
 
 
 def _of_pairs(first: NamedSources, second: NamedSources, workers: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +124,15 @@ def check_tasks(path: str) -> None:
 def described(path: str) -> bool:
     """Returns whether a path is the name of a node that --node describes."""
     return Path(path) in click.get_current_context().meta.get(_NODES, {})
+
+
+def nodes_in(path: str, uses: Collection[Capability]) -> list[str]:
+    """Returns the nodes in a folder of several, if a verb reads each by itself; otherwise the path."""
+    found = None if described(path) else recognise(Path(path))
+    apart = directories.NODE.capabilities.issuperset(uses)
+    if found and found.kind is directories.NODES and apart and not found.kind.capabilities.issuperset(uses):
+        return [str(each) for each in found.stores]
+    return [path]
 
 
 def open_named(

@@ -329,9 +329,10 @@ def named_sources(
 
     A source that is alone is opened for the verb's own output, except as a job or on Spark.
     """
-    from stantools.cli.opening import check_tasks, described, open_named
+    from stantools.cli.opening import check_tasks, described, nodes_in, open_named
     from stantools.pipeline.tables.discovery import discover
 
+    stores = [path for each in stores for path in nodes_in(each, uses)]
     on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
     reading = read_options(options, here=not on_spark)
     alone = len(stores) == 1 and not on_spark and not as_job()

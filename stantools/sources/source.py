@@ -141,6 +141,7 @@ class RecognisedPath:
     stores: tuple[Path, ...] = ()  #: the stores that it is about
     nodes: tuple[NodeFiles, ...] = ()  #: the nodes of a cluster that it is about
     inner: str = ""  #: path in an archive, or name of a channel
+    url: str = ""  #: the URL that the path stands for, without a password
     archive: ArchiveFormat | None = None
     datastore: Datastore | None = None  #: the store, as listed
 
@@ -150,7 +151,7 @@ class RecognisedPath:
         return self.kind.says + self.detail
 
     def problem(self) -> NotAStoreError:
-        return NotAStoreError(f"{self.path}: {self.sentence}", self.remedy)
+        return NotAStoreError(f"{self.url or self.path}: {self.sentence}", self.remedy)
 
     def refusal(self, use: Capability) -> NotAStoreError:
         problem = self.problem()

@@ -130,7 +130,7 @@ def recognise_database(facts: PathFacts) -> RecognisedPath | None:
     shown = parse_address(text).shown
     word = shell_word(shown)
     remedy = f"`stantools doctor {word}` judges it; `stantools salvage {word} --out NEW` makes a file store of it"
-    return RecognisedPath(DATABASE, Path(shown), "", remedy, inner=text)
+    return RecognisedPath(DATABASE, Path(shown), "", remedy, inner=text, url=shown)
 
 
 def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:

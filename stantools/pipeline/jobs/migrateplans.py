@@ -154,7 +154,9 @@ def find_obstacles(
 
     `begun` holds the journals' entries by stream. Raises `StantoolsError` if the target fails.
     """
-    notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
+    notes = [
+        note for store in stores for note in (*store.notes, *(() if store.restored else find_problems(store.plan)))
+    ]
     notes += _conflicts(stores)
     if not any(note.level is RemarkLevel.PROBLEM for note in notes):
         notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
@@ -227,5 +229,5 @@ def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Remark]:
 def _conflict(store: PlannedStore, text: str) -> Remark:
     remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
     if store.restored:
-        remedy = "streams are restored as they are: restore each directory into a server or an account of its own"
+        remedy = f"streams keep their names: restore them into another server or account; of channels, {remedy}"
     return Remark(RemarkLevel.PROBLEM, store.root, text, remedy)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,10 +36,13 @@ from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.sources.source import Source
 from stantools.sources.sql import file_of
+from stantools.sqlstore.address import is_address
 from stantools.store.atomic import absolute
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import replace_file, unwritable, writing
 
+#: A URL; as a path it has one slash.
+_URL = re.compile(r"[a-zA-Z][\w+.-]*:/")
 #: Directory of the records of finished stores.
 REPORTS = ".stantools-salvage"
 #: Levels of directories from the folder of several nodes to the files of a stream's consumer.
@@ -316,15 +320,15 @@ def plan_job(
         raise UsageError(
             "--out is missing: the directory of the new stores", "add --out DIR, or --dry-run for the plans"
         )
-    if out is not None and "://" in out:
+    if out is not None and _URL.match(out):
         raise UsageError(f"--out {out}: new stores must be on a file system", "name a directory")
-    if found is None:
-        found, failed = discover(options)
-    if remote := [each.shown for each in found if is_remote(each.ref.root)]:
+    if remote := [path for path in options.paths if is_remote(path) and not is_address(path)]:
         raise UsageError(
             f"{escape(remote[0])}: a store must be on a file system, not at a URL",
             "mount it where all workers see it, or copy the store; `stantools export` reads URLs",
         )
+    if found is None:
+        found, failed = discover(options)
     job = _listed(found, salvage, None if out is None else Path(out).absolute(), dry_run=dry_run)
     job.force, job.stream_options = force, streams or StreamSalvageOptions()
     job.failed[:0] = failed

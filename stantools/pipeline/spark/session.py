@@ -87,11 +87,13 @@ def open_session(
         UsageError: The master is invalid, or master and remote are given.
     """
     check_packages()
-    from pyspark import SparkContext, __version__
-    from pyspark.sql import SparkSession
+    from pyspark import __version__
 
     if tuple(map(int, __version__.split(".")[:2])) < (4, 1):
         raise SparkStartError(f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES))
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
     conf = dict(conf or {})
     if (there := active_session()) is not None:
         have = remote if is_connect(there) else there.sparkContext.master

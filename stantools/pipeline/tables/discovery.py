@@ -31,9 +31,10 @@ from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources import files
 from stantools.sources.directories import CHANNEL, STORE
 from stantools.sources.door import recognise
-from stantools.sources.source import Capability, PathFacts, RecognisedPath, Source
-from stantools.sources.sql import file_of, recognise_database
+from stantools.sources.source import Capability, RecognisedPath, Source
+from stantools.sources.sql import DATABASE, file_of
 from stantools.sources.store_search import DirectoryNames, find_stores
+from stantools.sqlstore.address import is_address, without_password
 from stantools.store.directory import (
     INDEX_NAME,
     SLICE_NAME,
@@ -85,7 +86,9 @@ class FoundStore:
     @property
     def reference(self) -> StoreRef:
         """The directory of a file store; of a SQL store that of a private copy."""
-        return StoreRef(str(self.opened().store().path), self.ref.polynomial) if self.source else self.ref
+        if self.source and self.source.sql:
+            return StoreRef(str(self.source.store().path), self.ref.polynomial)
+        return self.ref
 
     @property
     def special(self) -> Source | None:
@@ -271,8 +274,8 @@ class _Search:
             self._add_failure(path, error)
             return
         try:
-            if database := recognise_database(PathFacts(Path(path))):  # its text may hold a password
-                raise database.refusal(Capability.TABLE)
+            if other := _recognise_address(path):
+                raise _problem(other)
             place: Listing
             if is_remote(path):
                 place, plain = remote_place(path, self._options)
@@ -447,12 +450,20 @@ class _Search:
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
     def _add_failure(self, path: str, error: StoreUnreadableError | RefusedError) -> None:
-        self.unreadable.append(FailedRead.of(path, error))
+        self.unreadable.append(FailedRead.of(without_password(path), error))
 
     def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):
             return _problem(recognise(Path(path)))  # it may be a Raft log, for example
         return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
+
+
+def _recognise_address(path: str) -> RecognisedPath | None:
+    """Recognises a database, whose text may hold a password, and the URL of a NATS server."""
+    found = recognise(Path(path)) if "://" in path or is_address(path) else None
+    if found and (found.kind is DATABASE or (found.kind is files.URL and not path.lower().startswith("http"))):
+        return found
+    return None
 
 
 def _problem(found: RecognisedPath) -> StoreUnreadableError:
