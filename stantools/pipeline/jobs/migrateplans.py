@@ -65,8 +65,8 @@ class Sources:
             if source and Capability.MIGRATION not in source.found.kind.capabilities:
                 failed.append(FailedRead.of(root, source.found.refusal(Capability.MIGRATION)))
                 continue
-            if source and source.holds_streams:
-                stores.append(UnplannedStore(store, source.data_size()))
+            if store.streams:
+                stores.append(UnplannedStore(store, store.streams.data_size()))
                 continue
             if loose or is_remote(store.ref.root):
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
@@ -92,11 +92,6 @@ class UnplannedStore:
     @property
     def root(self) -> str:
         return self.found.shown
-
-    @property
-    def streams(self) -> Source | None:
-        """The JetStream directory, if it is one."""
-        return self.found.source if self.found.source and self.found.source.holds_streams else None
 
 
 @dataclass(frozen=True)
@@ -176,8 +171,8 @@ def prepared_stream(
 
 
 def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) -> PlannedStore:
-    if item.streams:
-        return _plan_streams(item, item.streams, sources, plan_options)
+    if streams := item.found.streams:
+        return _plan_streams(item, streams, sources, plan_options)
     opened = item.found.opened()
     store = replace(opened.store(), key=sources.options.key.key())
     refuse_0_1(store)

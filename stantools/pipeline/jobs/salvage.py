@@ -154,8 +154,8 @@ class _SalvageRun:
 
     def batch(self, stores: Sequence[StoreWork]) -> None:
         waiting = [(work, request) for work in stores if (request := self._request(work)) is not None]
-        self._streams([each for each in waiting if each[0].streams])
-        waiting = [each for each in waiting if not each[0].streams]
+        self._streams([each for each in waiting if each[0].found.streams])
+        waiting = [each for each in waiting if not each[0].found.streams]
         planned = self._plan([work for work, _ in waiting], [request for _, request in waiting])
         if self._job.out is None:
             for each in planned:

@@ -23,8 +23,9 @@ class StreamsSalvage:
         return None if self.job.out is None else self.job.out / self.work.name
 
     def plan(self, progress: Progress | None) -> StreamSalvagePlan:
-        assert self.work.streams
-        return plan_stream_salvage(self.work.streams, self.job.stream_options, self.job.options.patterns, progress)
+        source = self.work.found.streams
+        assert source
+        return plan_stream_salvage(source, self.job.stream_options, self.job.options.patterns, progress)
 
     def write(self, plan: StreamSalvagePlan, progress: Progress | None) -> dict[str, Any]:
         """Writes what was planned, unless nothing is to be written; returns the report."""

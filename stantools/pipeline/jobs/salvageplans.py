@@ -34,7 +34,6 @@ from stantools.recovery.place import check_outside
 from stantools.recovery.recovery_options import SalvageOptions, StreamSalvageOptions
 from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
-from stantools.sources.source import Source
 from stantools.sources.sql import file_of
 from stantools.sqlstore.address import is_address
 from stantools.store.atomic import absolute
@@ -273,13 +272,8 @@ class StoreWork:
         return self.found.shown
 
     @property
-    def streams(self) -> Source | None:
-        """The JetStream directory, if it is one."""
-        return self.found.source if self.found.source and self.found.source.holds_streams else None
-
-    @property
     def size(self) -> int:
-        return self.streams.data_size() if self.streams else sum(channel.size for channel in self.channels)
+        return streams.data_size() if (streams := self.found.streams) else sum(each.size for each in self.channels)
 
 
 @dataclass
@@ -296,7 +290,7 @@ class SalvageJob:
 
     def request(self, work: StoreWork) -> Request:
         fingerprint = seen(work.found)
-        if work.streams:
+        if work.found.streams:
             return StreamSalvageRequest(self.stream_options, self.options.patterns, fingerprint)
         return SalvageRequest(self.options, work.ref.polynomial, fingerprint)
 

@@ -84,6 +84,11 @@ class FoundStore:
         return self.source.shown if self.source else self.ref.root
 
     @property
+    def streams(self) -> Source | None:
+        """The source, if it is a JetStream directory."""
+        return self.source if self.source and self.source.holds_streams else None
+
+    @property
     def reference(self) -> StoreRef:
         """The directory of a file store; of a SQL store that of a private copy."""
         if self.source and self.source.sql:
