@@ -14,8 +14,7 @@ from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
-from stantools.sources.door import open_source as open_path
-from stantools.sources.door import recognise
+from stantools.sources.door import open_recognised, recognise
 from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
@@ -55,10 +54,16 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = ()) -> Source:
+def open_source(
+    path: Path,
+    read_options: ReadOptions,
+    *uses: Capability,
+    channels: Sequence[str] = (),
+    found: RecognisedPath | None = None,
+) -> Source:
     """Opens a source for the uses of a verb; notes what the user should know of it.
 
-    `channels` are patterns of the channels to read; empty for all.
+    `channels` are patterns of the channels to read; empty for all. `found` is the path, if it is recognised already.
     """
     from stantools.cli.progress import ByteProgress
 
@@ -68,7 +73,8 @@ def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channe
         source = node_source(node, read_options)
     else:
         with ByteProgress("unpack") as shown:
-            source = open_path(path, SourceRequest(read_options, channels, progress=shown.advance))
+            request = SourceRequest(read_options, channels, progress=shown.advance)
+            source = open_recognised(found or recognise(path), request)
     ctx.find_root().call_on_close(source.release)
     source.require(*uses)
     source.choose_rows(*uses)
@@ -105,16 +111,15 @@ def _tell_source(ctx: click.Context, source: Source, path: Path) -> None:
         ctx.meta[console.FLAWED] = True
 
 
-def is_archive(path: str) -> bool:
-    return recognise(Path(path)).kind in (files.ARCHIVE, files.ARCHIVE_PART)
+def is_archive(found: RecognisedPath) -> bool:
+    return found.kind in (files.ARCHIVE, files.ARCHIVE_PART)
 
 
-def check_tasks(path: str) -> None:
+def check_tasks(found: RecognisedPath) -> None:
     """Raises `UsageError` for a source that tasks of Spark cannot read."""
-    found = recognise(Path(path))
-    if is_archive(path):
+    if is_archive(found):
         raise UsageError(
-            f"{path}: an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
+            f"{found.path}: an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
             "leave out the options for Spark, or unpack the archive where all workers can read it",
         )
     if found.kind.capabilities and Capability.TASKS not in found.kind.capabilities:
@@ -126,17 +131,30 @@ def described(path: str) -> bool:
     return Path(path) in click.get_current_context().meta.get(_NODES, {})
 
 
-def nodes_in(path: str, uses: Collection[Capability]) -> list[str]:
-    """Returns the nodes in a folder of several, if a verb reads each by itself; otherwise the path."""
-    found = None if described(path) else recognise(Path(path))
+def recognise_named(path: str, uses: Collection[Capability]) -> dict[str, RecognisedPath | None]:
+    """Recognises one of several paths; a folder of nodes is its nodes, if a verb reads each by itself.
+
+    None for a node that --node describes, and for a path that cannot be read: opening it raises the error.
+    """
+    if described(path):
+        return {path: None}
+    try:
+        found = recognise(Path(path))
+    except StoreUnreadableError:
+        return {path: None}
     apart = directories.NODE.capabilities.issuperset(uses)
-    if found and found.kind is directories.NODES and apart and not found.kind.capabilities.issuperset(uses):
-        return [str(each) for each in found.stores]
-    return [path]
+    if found.kind is directories.NODES and apart and not found.kind.capabilities.issuperset(uses):
+        return {str(each): recognise(each) for each in found.stores}
+    return {path: found}
 
 
 def open_named(
-    path: str, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = (), alone: bool = False
+    path: str,
+    found: RecognisedPath | None,
+    read_options: ReadOptions,
+    *uses: Capability,
+    channels: Sequence[str] = (),
+    alone: bool = False,
 ) -> Source | None:
     """Opens one of several sources; None for a pattern, a URL, or anything that a search has to look into.
 
@@ -144,8 +162,7 @@ def open_named(
     """
     from stantools.pipeline.tables.listing import is_pattern
 
-    if not described(path):
-        found = recognise(Path(path))
+    if found:
         if found.kind.open is None:
             searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
             if alone and not searched:
@@ -153,7 +170,7 @@ def open_named(
             return None
         if found.kind is directories.NODE and not alone and not found.kind.capabilities.issuperset(uses):
             return None  # the search finds its store
-    return open_source(Path(path), read_options, *uses, channels=channels)
+    return open_source(Path(path), read_options, *uses, channels=channels, found=found)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

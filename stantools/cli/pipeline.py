@@ -329,23 +329,24 @@ def named_sources(
 
     A source that is alone is opened for the verb's own output, except as a job or on Spark.
     """
-    from stantools.cli.opening import check_tasks, described, nodes_in, open_named
+    from stantools.cli.opening import check_tasks, described, open_named, recognise_named
     from stantools.pipeline.tables.discovery import discover
 
-    stores = [path for each in stores for path in nodes_in(each, uses)]
     on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
     reading = read_options(options, here=not on_spark)
-    alone = len(stores) == 1 and not on_spark and not as_job()
-    if alone and (source := open_named(stores[0], reading, *uses, channels=channels, alone=True)):
-        return NamedSources(whole, cluster, source)
+    if len(stores) == 1 and not on_spark and not as_job():
+        (path, recognised), *more = recognise_named(stores[0], uses).items()
+        if not more and (source := open_named(path, recognised, reading, *uses, channels=channels, alone=True)):
+            return NamedSources(whole, cluster, source)
+    paths = (each if described(each) else path for each, path in zip(stores, whole.paths, strict=True))
+    named = {path: found for each in paths for path, found in recognise_named(each, uses).items()}
 
     def opening(path: str) -> Source | None:
-        if on_spark:
-            check_tasks(path)
-        return open_named(path, reading, *uses, channels=channels)
+        if on_spark and (recognised := named[path]):
+            check_tasks(recognised)
+        return open_named(path, named[path], reading, *uses, channels=channels)
 
-    paths = tuple(each if described(each) else path for each, path in zip(stores, whole.paths, strict=True))
-    found, failed = discover(replace(whole, paths=paths), opening)
+    found, failed = discover(replace(whole, paths=tuple(named)), opening)
     return NamedSources(whole, _reaching(cluster, found), None, found, failed)
 
 
@@ -358,15 +359,18 @@ def _reaching(cluster: Cluster, found: Sequence[FoundStore]) -> Cluster:
 def table_paths(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -> tuple[tuple[str, ...], Cluster]:
     """Returns the paths of a table, with private copies in place of archives; only this process can read these."""
     from stantools.cli.opening import check_tasks, is_archive, open_source
+    from stantools.sources.door import recognise
     from stantools.sources.source import Capability
     from stantools.store.read_options import ReadOptions
 
     paths = list(stores)
-    for number, path in enumerate(stores):
+    for number, path in enumerate(map(Path, stores)):
+        found = recognise(path)
         if cluster.on_spark():
-            check_tasks(path)
-        if is_archive(path):
-            paths[number] = str(open_source(Path(path), ReadOptions(), Capability.TABLE, channels=channels).place)
+            check_tasks(found)
+        if is_archive(found):
+            source = open_source(path, ReadOptions(), Capability.TABLE, channels=channels, found=found)
+            paths[number] = str(source.place)
     return tuple(paths), cluster if paths == list(stores) else replace(cluster, engine="local")
 
 
