@@ -330,7 +330,6 @@ def named_sources(
     A source that is alone is opened for the verb's own output, except as a job or on Spark.
     """
     from stantools.cli.opening import check_tasks, described, open_named, recognise_named
-    from stantools.pipeline.tables.discovery import discover
 
     on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
     reading = read_options(options, here=not on_spark)
@@ -338,6 +337,8 @@ def named_sources(
         (path, recognised), *more = recognise_named(stores[0], uses).items()
         if not more and (source := open_named(path, recognised, reading, *uses, channels=channels, alone=True)):
             return NamedSources(whole, cluster, source)
+    from stantools.pipeline.tables.discovery import discover  # a source alone needs nothing of it
+
     paths = (each if described(each) else path for each, path in zip(stores, whole.paths, strict=True))
     named = {path: found for each in paths for path, found in recognise_named(each, uses).items()}
 
