@@ -222,7 +222,8 @@ def broker_options() -> set[str]:
 def options(verb: str, stage: str = "") -> set[str]:
     if verb == "broker":
         return broker_options()
-    params = commands(verb)[stage].params
+    # a job is the verb of its name
+    params = (commands(stage)[""] if verb == "pipeline" and stage else commands(verb)[stage]).params
     names = {name for parameter in params for name in (*parameter.opts, *parameter.secondary_opts)}
     return names | {"-h", "--help"}
 
