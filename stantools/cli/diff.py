@@ -82,7 +82,10 @@ def command(
         )
     if _names_stream(other):
         if cluster.on_spark():
-            raise UsageError(f"{other} is a stream, but tasks of Spark compare stores", "leave out the options for it")
+            raise UsageError(
+                f"{other} is a stream, but tasks of Spark compare stores",
+                "compare it with: stantools diff, without options for Spark",
+            )
         read_options = pipeline.read_options(table_options)
         return show(_with_stream(Path(store), other, channels, workers, connect_options, read_options))
     first, second = (

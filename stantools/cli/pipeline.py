@@ -107,10 +107,10 @@ def command() -> None: ...
 
 def as_job(ctx: click.Context | None = None) -> bool:
     """Returns whether the verb runs under its other name, `stantools pipeline VERB`."""
-    ctx = ctx or click.get_current_context()
-    while ctx.parent and ctx.command is not command:
+    ctx = ctx or click.get_current_context(silent=True)
+    while ctx and ctx.command is not command:
         ctx = ctx.parent
-    return ctx.command is command
+    return ctx is not None
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,9 @@ class Cluster:
 
         if self.engine != "auto":
             return self.engine == "spark"
-        return bool(self.master or self.remote or self.conf) or submitted() or active_session() is not None
+        if self.master or self.remote or self.conf:
+            return True
+        return as_job() and (submitted() or active_session() is not None)
 
     @contextlib.contextmanager
     def work(
