@@ -206,15 +206,18 @@ def frame(data, out, int64_t position):
     return position + <int64_t>(view.size + chunks * CHUNK_HEAD_SIZE)
 
 
-cdef inline uint8_t* write_skip(
-    uint8_t* p, uint64_t sequence, int64_t timestamp, Hash function, const uint8_t* key
+cdef inline uint8_t* write_skips(
+    uint8_t* p, uint64_t first, uint64_t count, int64_t timestamp, Hash function, const uint8_t* key
 ) noexcept nogil:
-    store32(p, EMPTY_SIZE)
-    store64(p + 4, sequence | SKIPPED)
-    store64(p + 12, <uint64_t>timestamp)
-    p[20] = p[21] = 0
-    store64(p + HEAD_SIZE, hash_record(function, key, p, EMPTY_SIZE, 0, False))
-    return p + EMPTY_SIZE
+    cdef uint64_t sequence
+    for sequence in range(first, first + count):
+        store32(p, EMPTY_SIZE)
+        store64(p + 4, sequence | SKIPPED)
+        store64(p + 12, <uint64_t>timestamp)
+        p[20] = p[21] = 0
+        store64(p + HEAD_SIZE, hash_record(function, key, p, EMPTY_SIZE, 0, False))
+        p += EMPTY_SIZE
+    return p
 
 
 def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
@@ -222,16 +225,13 @@ def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
     cdef uint8_t[::1] target = writable(block.content)
     cdef Bytes keys = checked(block.key)
     cdef int64_t position = block.position
-    cdef uint64_t room = <uint64_t>target.shape[0], number
-    cdef uint8_t* p
+    cdef uint64_t room = <uint64_t>target.shape[0]
     if position < 0 or <uint64_t>position > room or count > (room - <uint64_t>position) // EMPTY_SIZE:
         raise ValueError(f"{count} skip records do not fit into the block at {position}")
     if count == 0:
         return
-    p = &target[0] + position
     with nogil:
-        for number in range(count):
-            p = write_skip(p, sequence + number, timestamp, hash_of, keys.base)
+        write_skips(&target[0] + position, sequence, count, timestamp, hash_of, keys.base)
     block.position = position + <int64_t>(count * EMPTY_SIZE)
 
 
@@ -321,11 +321,8 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
                 if gap * EMPTY_SIZE > capacity - at:
                     wrong = BLOCK_TOO_SMALL
                     break
-                p = &target[0] + at
-                for number in range(previous + 1, numbers[row]):
-                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
                 at += gap * EMPTY_SIZE
-                number = numbers[row]
             if size > capacity - at or (at and at + size > <uint64_t>room):
                 stop = NO_ROOM
                 break
@@ -411,9 +408,7 @@ def copy_records(batch, Py_ssize_t first, block):
                 if gap * EMPTY_SIZE > capacity - at:
                     wrong = BLOCK_TOO_SMALL
                     break
-                p = &target[0] + at
-                for number in range(previous + 1, numbers[row]):
-                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
                 at += gap * EMPTY_SIZE
                 previous = numbers[row] - 1
             if size > capacity - at or (at and at + size > <uint64_t>room):

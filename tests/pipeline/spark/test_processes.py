@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 ROOT = Path(__file__).parents[3]
 PROGRAM = [sys.executable, "-c", "from stantools.cli.main import main; main()"]
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
+NO_EXECUTOR = re.compile(r"stantools: warning: \d+ tasks? ha\w+ been waiting|  -> check the cluster's page")
 WAITING = "stantools: starting Spark on {}, which takes ten seconds or more\n"
 
 
@@ -205,4 +207,6 @@ def test_an_executor_that_dies_changes_nothing(store: Path, tmp_path: Path) -> N
         said, log = job.communicate(timeout=300)
     assert job.returncode == ExitCode.FINDINGS, log
     assert verdict(said) == expected(store)
-    assert log == WAITING.format(cluster.url)
+    # A busy machine takes long for another executor, and is said to.
+    lines = [line for line in log.splitlines(keepends=True) if not NO_EXECUTOR.match(line)]
+    assert "".join(lines) == WAITING.format(cluster.url)
