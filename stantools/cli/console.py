@@ -48,6 +48,9 @@ def is_verbose(ctx: click.Context | None = None) -> bool:
     return bool(_setting("verbose", ctx=ctx))
 
 
+#: environment variables that this program has set for itself
+added_variables: list[str] = []
+
 #: key of a context's meta: the source lacks something, so the exit code is not CLEAN
 FLAWED = "stantools.flawed"
 

@@ -28,6 +28,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "doctor": "Verdict first: what is wrong, what a start would destroy, the one next command.",
         "verify": "Read and check every byte; say what is intact, damaged and missing.",
         "forecast": "Predict the server's behaviour if it is started now on this store.",
+        "guard": "Run a server only if its start destroys nothing that is intact.",
         "report": "Write a page about a store, to attach to a ticket: verdict, findings, maps, timelines.",
         "explain": "Meaning and remedy of a finding or a line of the server's log.",
     },

@@ -30,9 +30,8 @@ cdef extern from "<time.h>" nogil:
 
     tm* gmtime_r(const time_t* seconds, tm* broken)
 
-import numpy as np
-
 from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.lazy_numpy import np
 from stantools.streamfiles import layout
 
 
@@ -472,6 +471,55 @@ def content_hashes(block, columns, key):
     return hashes
 
 
+cdef struct FoundRecord:
+    uint64_t size
+    uint64_t subject  # size of the subject
+    uint64_t header  # size of the headers
+    uint64_t place  # where headers or payload begin
+    bint headers
+
+
+cdef inline int find_flaw(const uint8_t* p, uint64_t left, const uint8_t* key, FoundRecord* found) noexcept nogil:
+    """Reads the sizes of a record, and checks its hash."""
+    cdef uint32_t word
+    cdef uint64_t needed
+    if left < EMPTY_SIZE:
+        return CUT
+    word = load32(p)
+    found.size = word & ~HAS_HEADERS
+    found.headers = word & HAS_HEADERS != 0
+    found.subject = p[20] | <uint64_t>p[21] << 8
+    needed = EMPTY_SIZE + found.subject
+    if found.size < needed or found.size > MAX_RECORD_SIZE:
+        return BAD_LENGTH
+    if found.size > left:
+        return CUT
+    found.header = 0
+    found.place = HEAD_SIZE + found.subject
+    if found.headers:
+        if needed + LENGTH_SIZE > found.size:
+            return BAD_LENGTH
+        found.header = load32(p + found.place)
+        found.place += LENGTH_SIZE
+        if needed + LENGTH_SIZE + found.header > found.size:
+            return BAD_LENGTH
+    if hash_record(hash_of, key, p, found.size, found.subject, found.headers) != load64(p + found.size - HASH_SIZE):
+        return BAD_HASH
+    return FINE
+
+
+def end_of_records(block, key):
+
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef uint64_t at = 0
+    cdef FoundRecord found
+    with nogil:
+        while at < view.size and find_flaw(view.base + at, view.size - at, keys.base, &found) == FINE:
+            at += found.size
+    return at
+
+
 def scan_records(block, int64_t position, key, columns):
 
     cdef Bytes view = Bytes(block)
@@ -487,8 +535,8 @@ def scan_records(block, int64_t position, key, columns):
     cdef int64_t[::1] data_starts = columns.data_start
     cdef uint32_t[::1] data_sizes = columns.data_size
     cdef Py_ssize_t capacity = columns.capacity, row = 0
-    cdef uint64_t at = <uint64_t>position, left, size, needed, subject, header, place
-    cdef uint32_t word
+    cdef uint64_t at = <uint64_t>position
+    cdef FoundRecord found
     cdef const uint8_t* p
     cdef int flaw = FINE
     if position < 0 or at > view.size:
@@ -503,47 +551,22 @@ def scan_records(block, int64_t position, key, columns):
             if row == capacity:
                 flaw = COLUMNS_FULL
                 break
-            left = view.size - at
-            if left < EMPTY_SIZE:
-                flaw = CUT
-                break
             p = view.base + at
-            word = load32(p)
-            size = word & ~HAS_HEADERS
-            subject = p[20] | <uint64_t>p[21] << 8
-            needed = EMPTY_SIZE + subject
-            if size < needed or size > MAX_RECORD_SIZE:
-                flaw = BAD_LENGTH
-                break
-            if size > left:
-                flaw = CUT
-                break
-            header = 0
-            place = HEAD_SIZE + subject
-            if word & HAS_HEADERS:
-                if needed + LENGTH_SIZE > size:
-                    flaw = BAD_LENGTH
-                    break
-                header = load32(p + place)
-                place += LENGTH_SIZE
-                if needed + LENGTH_SIZE + header > size:
-                    flaw = BAD_LENGTH
-                    break
-            if hash_record(hash_of, keys.base, p, size, subject, word & HAS_HEADERS) != load64(p + size - HASH_SIZE):
-                flaw = BAD_HASH
+            flaw = find_flaw(p, view.size - at, keys.base, &found)
+            if flaw != FINE:
                 break
             numbers[row] = load64(p + 4) & MAX_SEQUENCE
             flags[row] = <uint8_t>(load64(p + 4) >> 62)
             times[row] = <int64_t>load64(p + 12)
-            lengths[row] = <uint32_t>size
+            lengths[row] = <uint32_t>found.size
             subject_starts[row] = <int64_t>(at + HEAD_SIZE)
-            subject_sizes[row] = <uint32_t>subject
-            header_starts[row] = <int64_t>(at + place) if word & HAS_HEADERS else 0
-            header_sizes[row] = <uint32_t>header
-            data_starts[row] = <int64_t>(at + place + header)
-            data_sizes[row] = <uint32_t>(size - HASH_SIZE - place - header)
+            subject_sizes[row] = <uint32_t>found.subject
+            header_starts[row] = <int64_t>(at + found.place) if found.headers else 0
+            header_sizes[row] = <uint32_t>found.header
+            data_starts[row] = <int64_t>(at + found.place + found.header)
+            data_sizes[row] = <uint32_t>(found.size - HASH_SIZE - found.place - found.header)
             row += 1
-            at += size
+            at += found.size
     return row, at, FLAWS[flaw]
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 from stantools.escaping import beside, escape
 from stantools.inspection.advice import Health
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
-from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
+from stantools.inspection.stream_forecast.versions import chosen_rules
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.sources.jetstream import SYSTEM
@@ -22,9 +21,6 @@ from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.survey import StreamSurvey
 
-_VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
-#: the first server that writes an index.db of a version
-_WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
 _NAMED: Final = 3
 _NODE: Final = (
     "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server "
@@ -35,21 +31,6 @@ _COLUMNS: Final = columns(
     numbers=("first", "last", "messages", "bytes", "consumers"),
     roles={"destroyed": "bad"},
 )
-
-
-def writer_of(streams: Sequence[StoredStream]) -> ServerRules | None:
-    """Returns the oldest version that can have written the newest of the files; None if nothing tells."""
-    found: list[str] = []
-    for stream in streams:
-        known = stream.index
-        if known is not None:
-            found.append(_WRITERS.get(known.version, "2.9"))
-        metadata = (stream.config or {}).get("metadata")
-        if isinstance(metadata, dict) and (match := _VERSION.match(str(metadata.get("_nats.ver", "")))):
-            found.append(match[1])
-    known_versions = [each for each in found if each in SERVER_RULES]
-    order = list(SERVER_RULES)
-    return SERVER_RULES[max(known_versions, key=order.index)] if known_versions else None
 
 
 @dataclass
@@ -124,14 +105,7 @@ class StartForecasts:
 
 def forecast_starts(source: Source, version: str | None, progress: Progress = lambda _size: None) -> StartForecasts:
     """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
-    if version is not None and version not in SERVER_RULES:
-        raise UsageError(
-            f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
-        )
-    rules = [SERVER_RULES[version]] if version else [NEWEST]
-    writer = None if version else writer_of(source.streams)
-    if writer and writer is not NEWEST:
-        rules.insert(0, writer)
+    rules = chosen_rules(source.streams, version)
     surveys: dict[str, StreamSurvey] = {}
 
     def survey(stream: StoredStream) -> StreamSurvey:
@@ -218,6 +192,16 @@ def start_sentence(forecast: DirectoryForecast) -> str:
     shown = "; it ".join(parts[:_NAMED])
     more = f"; and {counted(len(parts) - _NAMED, 'more effect')}" if len(parts) > _NAMED else ""
     return f"{text}; it {shown}{more}.{before}"
+
+
+def expiry_sentence(forecast: DirectoryForecast) -> str:
+    """Returns what the limits of streams remove at a start, without a full stop."""
+    gone = {name: each.loss.beyond_limits for name, each in forecast.streams.items() if each.loss.beyond_limits}
+    count = counted(sum(each.count() for each in gone.values()), "intact message")
+    return (
+        f"A start of nats-server {forecast.version} removes {count} that max_age or another limit of the stream no "
+        f"longer allows ({_name_ranges(gone)})"
+    )
 
 
 def _file_remarks(forecast: DirectoryForecast) -> Iterator[ReportRemark]:
