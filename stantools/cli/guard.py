@@ -20,7 +20,14 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import PathType, limit_options, options_of, reading_options, verb
-from stantools.errors import ExitCode, NotPermittedError, RefusedError, StoreUnreadableError, UsageError
+from stantools.errors import (
+    ExitCode,
+    NotPermittedError,
+    RefusedError,
+    StoreChangedError,
+    StoreUnreadableError,
+    UsageError,
+)
 from stantools.escaping import escape, shell_word
 from stantools.inspection.start_options import SERVER_VERSIONS, STREAM_VERSIONS, AnyStartOptions
 from stantools.options import AGE, option
@@ -213,8 +220,12 @@ def _run_check(
                 check.unchecked.append(f"{escape(str(source.path))} {source.found.sentence}")
     except _TimeIsUp:
         check.interrupted(streams.pending_names() if streams else ())
-    except NotPermittedError as problem:
+    except StoreUnreadableError as problem:
         check.unchecked.append(problem.message)
+    except StoreChangedError as problem:
+        raise RefusedError(
+            f"guard: {problem.message}: another program writes to {escape(str(source.path))}", "stop it first"
+        ) from problem
 
 
 @contextmanager
@@ -244,7 +255,7 @@ def _copy(source: Source, place: str, why: Sequence[str]) -> None:
     target = Path(place)
     if place.endswith("/"):
         target /= f"{source.place.absolute().name}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    console.warning(f"guard: copied before the start, because: {'; '.join(why)}")
+    console.warning(f"guard: DIR is copied first, because: {'; '.join(why)}")
     made = copy_directory(source.place, target)
     console.note(f"guard: the copy is {escape(str(made.path))}: `stantools doctor {shell_word(str(made.path))}`")
 

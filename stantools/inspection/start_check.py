@@ -162,22 +162,21 @@ def check_store_start(
     """Adds the effects of a start on a file store, by each of some servers; `truncate`: with -file_truncate_bad_eof."""
     from stantools.inspection.forecast import Harm, forecast
 
+    told: dict[tuple[str, str], list[str]] = {}  # versions by kind and sentence
     for options in servers:
         found = forecast(store, options, truncate=truncate, lookups=False, progress=progress)
-        server = f"A start of nats-streaming-server {options.version}"
+        sentences = []
         if not found.starts:
-            check.effects.append(f"{server} ends with exit code {found.exit_code}: {escape(found.error or '')}")
-            continue
-        if not found.recovered and store.channel_names:
-            check.destroys.append(
-                f"{server} finds no state, and begins the sequences of {counted(len(store.channel_names), 'channel')} "
-                "anew in the old files"
-            )
-        for kind, losses in (
-            (check.expires, [each for each in found.destroys if each.how is Harm.REMOVED]),
-            (check.destroys, [each for each in found.destroys if each.how is not Harm.REMOVED]),
-        ):
+            sentences.append(("effects", f"ends with exit code {found.exit_code}: {escape(found.error or '')}"))
+        elif not found.recovered and store.channel_names and not found.destroys:
+            sentences.append(("destroys", "finds no state, and begins the sequences of its channels anew"))
+        for kind in ("expires", "destroys") if found.starts else ():
+            losses = [each for each in found.destroys if (each.how is Harm.REMOVED) == (kind == "expires")]
             if losses:
                 more = f"; and {counted(len(losses) - _NAMED, 'more effect')}" if len(losses) > _NAMED else ""
-                told = "; ".join(each.sentence() for each in losses[:_NAMED])
-                kind.append(f"{server} destroys intact data: {told}{more}")
+                text = "; ".join(each.sentence() for each in losses[:_NAMED])
+                sentences.append((kind, f"destroys intact data: {text}{more}"))
+        for sentence in sentences:
+            told.setdefault(sentence, []).append(options.version)
+    for (kind, text), versions in told.items():
+        getattr(check, kind).append(f"A start of nats-streaming-server {' or '.join(versions)} {text}")

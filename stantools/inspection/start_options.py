@@ -61,8 +61,8 @@ class AnyStartOptions(StartOptions):
     """The same, also for servers of JetStream directories."""
 
     server_version: str | None = option(
-        f"The server's version; default: {SERVER_VERSIONS[0]}; for a JetStream directory the one that seems to have written "
-        "it, and the newest.",
+        f"The server's version; default: {SERVER_VERSIONS[0]}; for a JetStream directory the one that seems to have "
+        "written it, and the newest.",
         choices=SERVER_VERSIONS + STREAM_VERSIONS,
     )
 

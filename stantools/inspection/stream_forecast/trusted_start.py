@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
 from stantools.store.mapping import mapped
@@ -58,10 +59,16 @@ def _exceeds(limit: int, amount: int) -> bool:
 def has_whole_blocks(stream: StoredStream, progress: Progress) -> bool:
     """Returns whether every record of every block is good, so that no lookup of a message cuts one."""
     for block in stream.blocks:
-        with mapped(block.path, sequential=True) as data:
-            if kernels.end_of_records(data, highwayhash.block_key(stream.name, block.number)) != len(data):
-                return False
-            progress(len(data))
+        key = highwayhash.block_key(stream.name, block.number)
+        try:
+            with mapped(block.path, sequential=True) as data:
+                if kernels.end_of_records(data, key) != len(data):
+                    return False
+                progress(len(data))
+        except NotPermittedError:
+            raise
+        except StoreUnreadableError:
+            return False
     return True
 
 

@@ -1,0 +1,70 @@
+"""The check before a start: it refuses exactly the starts by which real servers destroyed intact messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stantools.inspection.start_check import READ_ANYWAY, StartCheck, StreamsStartCheck
+from stantools.inspection.stream_forecast.trusted_start import has_whole_blocks, is_trusted
+from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES
+from stantools.sources.jetstream import stream_places
+from stantools.streamfiles.directory import StoredStream
+from tests.inspection import stream_start_cases as cases
+
+pytestmark = pytest.mark.golden
+SAMPLE = [
+    ("dmg_dir_dot", "2.11.11"),
+    ("dmg_flip_len_idx", "2.15.1"),
+    ("dmg_flip_payload_idx", "2.15.1"),
+    ("dmg_first_seq_noidx", "2.10.26"),
+    ("dmg_first_seq_noidx", "2.11.11"),
+    ("dmg_meta_sum_flip", "2.15.1"),
+    ("dmg_block_is_directory", "2.12.8"),
+    ("dmg_block_is_directory", "2.14.6"),
+    ("enc_flip_block", "2.12.8"),
+    ("left_purge_dir", "2.15.1"),
+    ("left_new_msgs_tomb", "2.12.8"),
+    ("left_new_msgs_tomb", "2.14.6"),
+    ("limit_lowered", "2.15.1"),
+    ("ok_aged15", "2.15.1"),
+    ("ok_blocks15", "2.15.1"),
+    ("ok_edges15", "2.10.26"),
+    ("s2_flip_trailer", "2.12.8"),
+    ("s2_flip_trailer", "2.15.1"),
+]
+
+
+def check(case: str, version: str) -> StartCheck:
+    content, found = cases.expected(case), StartCheck()
+    streams, now = cases.stored_streams(cases.folder() / case / "store", content), cases.start_time(content)
+    rules = [SERVER_RULES[version.rpartition(".")[0]]]
+    StreamsStartCheck(streams, cases.folder() / case / "store", rules, now).run(found, lambda _size: None)
+    return found
+
+
+def difference(case: str, version: str) -> str:
+    """Tells how the check of a case differs from what a server did; empty if it does not."""
+    found = check(case, version)
+    judged = (cases.outcome(case, version).get("judged") or {}).values()
+    destroyed = any(each.get("intact_destroyed_on_disk") for each in judged)
+    if bool(found.destroys or found.expires) == destroyed:
+        return ""
+    return f"{version}: {found}, the server {'destroyed' if destroyed else 'destroyed nothing'}"
+
+
+@pytest.mark.parametrize(("case", "version"), SAMPLE)
+def test_refusals_are_what_servers_destroyed(case: str, version: str) -> None:
+    assert difference(case, version) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.9.10", "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1"])
+def test_refusals_in_every_case(version: str) -> None:
+    every = [case for case, each in cases.single_server_cases() if each == version]
+    found = {case: difference(case, version) for case in every}
+    assert every
+    assert {case: each for case, each in found.items() if each} == {}
