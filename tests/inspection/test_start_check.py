@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from stantools.inspection.start_check import READ_ANYWAY, StartCheck, StreamsStartCheck
-from stantools.inspection.stream_forecast.trusted_start import has_whole_blocks, is_trusted
-from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES
-from stantools.sources.jetstream import stream_places
-from stantools.streamfiles.directory import StoredStream
+from stantools.inspection import start_check
+from stantools.inspection.start_check import StartCheck, StreamsStartCheck
+from stantools.inspection.stream_forecast.versions import SERVER_RULES
 from tests.inspection import stream_start_cases as cases
 
 pytestmark = pytest.mark.golden
@@ -68,3 +62,17 @@ def test_refusals_in_every_case(version: str) -> None:
     found = {case: difference(case, version) for case in every}
     assert every
     assert {case: each for case, each in found.items() if each} == {}
+
+
+def test_blocks_below_a_trusted_index_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = "dmg_flip_len_idx"  # the start reads no block; the first reader makes the server cut one
+    content = cases.expected(case)
+    store, found = cases.folder() / case / "store", [StartCheck(), StartCheck()]
+    monkeypatch.setattr(start_check, "READ_ANYWAY", 0)
+    for check_, every_block in zip(found, (False, True), strict=True):
+        streams = StreamsStartCheck(
+            cases.stored_streams(store, content), store, [SERVER_RULES["2.15"]], cases.start_time(content)
+        )
+        streams.run(check_, lambda _size: None, every_block=every_block)
+    assert (found[0].destroys, "were not read" in found[0].unread[0]) == ([], True)
+    assert (len(found[1].destroys), found[1].unread) == (1, [])
