@@ -200,6 +200,15 @@ def test_a_directory_in_use_is_named(start_server: Any) -> None:
     assert f"process {server.process.pid}" in found.stderr
 
 
+def test_a_directory_of_an_idle_server_is_named(start_server: Any) -> None:
+    # after a minute without use, a server has no file open
+    server = start_server()
+    (server.store_dir / "jetstream/$G/streams/A/msgs").mkdir(parents=True)
+    found = run_guard(server.store_dir, "--", "echo", "started")
+    assert (found.returncode, found.stdout) == (4, "")
+    assert f"process {server.process.pid}, a nats-server, has store_dir {server.store_dir}" in found.stderr
+
+
 def test_file_stores_are_guarded(tmp_path: Path, golden_copy: Callable[[str], Path]) -> None:
     assert run_guard(golden_copy("dmg_server_missing"), "--", "echo", "started").returncode == 4
     healthy = run_guard(ROOT / "samples/healthy", "--", "echo", "started")
