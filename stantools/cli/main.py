@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from stantools.cli import console, own_command
-from stantools.cli.verbs import CONTEXT, QUESTIONS, LazyGroup, summaries
+from stantools.cli.verbs import ALIASES, CONTEXT, QUESTIONS, LazyGroup, summaries
 from stantools.errors import ExitCode, NotPermittedError, StantoolsError
 
 #: variable that keeps the threads of linear algebra from starting
@@ -54,7 +54,9 @@ class Program(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the verb; a store in its place means `doctor`."""
         name = args[0]
-        if name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
+        if name in ALIASES:
+            args = [ALIASES[name], *args[1:]]
+        elif name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
             args = ["doctor", *args]  # a store without a verb
         return super().resolve_command(ctx, args)
 

@@ -35,7 +35,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
     "How do I get my data back?": {
         "salvage": "Write a new store with every record that is intact.",
         "merge": "Merge the nodes of a cluster into one stand-alone store with all their data.",
-        "truncate-bad-eof": "The server's own repair, with a report and a backup of the removed bytes.",
+        "truncate-bad-eof": "Repair in place, a file store as its server does; with a backup. Also: repair.",
         "compact": "Write a store without dead records and without messages beyond the limits.",
     },
     "How do I leave?": {
@@ -60,6 +60,8 @@ QUESTIONS: dict[str, dict[str, str]] = {
 #: Verbs over several sources, which `stantools pipeline` runs as well.
 JOBS = ("verify", "info", "diff", "stats", "export", "salvage", "migrate")
 
+#: other names of verbs
+ALIASES = {"repair": "truncate-bad-eof"}
 #: settings of every verb
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 

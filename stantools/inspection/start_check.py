@@ -138,15 +138,11 @@ def _tell(forecasts: dict[str, list[DirectoryForecast]], check: StartCheck) -> N
     """Describes the forecasts of the streams of a directory, version by version."""
     if not any(forecasts.values()):
         return
-    from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
+    from stantools.inspection.stream_forecast.directory_forecast import merged_forecast
     from stantools.inspection.stream_forecast.start_report import expiry_sentence, is_harmless, start_sentence
 
     for version, parts in forecasts.items():
-        whole = DirectoryForecast(version)
-        for each in parts:
-            whole.streams |= each.streams
-            if not each.starts and whole.starts:
-                whole.starts, whole.hangs, whole.exit_code = False, each.hangs, each.exit_code
+        whole = merged_forecast(version, parts)
         losses = [each.loss for each in whole.streams.values()]
         if any(each.destroyed - each.beyond_limits for each in losses):
             check.destroys.append(start_sentence(whole).rstrip("."))

@@ -34,7 +34,7 @@ _BACKUP_USES: Final = frozenset(
         *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION),
     }
 )
-_USES: Final = _BACKUP_USES | {Capability.FORECAST}
+_USES: Final = _BACKUP_USES | {Capability.FORECAST, Capability.CHANGE}
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:

@@ -95,6 +95,16 @@ class DirectoryForecast:
         }
 
 
+def merged_forecast(version: str, parts: Sequence[DirectoryForecast]) -> DirectoryForecast:
+    """Returns the forecasts of single streams as one of their directory, without its log and changes."""
+    whole = DirectoryForecast(version)
+    for each in parts:
+        whole.streams |= each.streams
+        if not each.starts and whole.starts:
+            whole.starts, whole.hangs, whole.exit_code = False, each.hangs, each.exit_code
+    return whole
+
+
 def forecast_directory(
     streams: Sequence[StoredStream],
     root: Path,
