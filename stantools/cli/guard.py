@@ -206,7 +206,7 @@ def _run_check(
                 from stantools.inspection.stream_forecast.versions import chosen_rules
 
                 rules = chosen_rules(source.streams, server.server_version)
-                streams = StreamsStartCheck(source.streams, source.path, rules, time.time_ns())
+                streams = StreamsStartCheck(source.streams, source.path, rules, time.time_ns(), source.raft_groups)
                 streams.run(check, progress, every_block=guard.every_block)
             elif source.datastore:
                 from dataclasses import replace

@@ -195,7 +195,8 @@ def open_store(path: Path, read_options: ReadOptions, *uses: Capability, channel
 def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capability) -> list[Source]:
     """Opens a store, or the nodes of one cluster."""
     sources = [open_source(path, read_options, use) for path in paths]
-    if len(sources) > 1 and use is not Capability.MERGE and not all(each.nodes for each in sources):
+    kinds = [all(each.nodes for each in sources), all(each.holds_streams for each in sources)]
+    if len(sources) > 1 and use is not Capability.MERGE and not any(kinds):
         raise UsageError("only nodes of a cluster are read together", "name one store, or directories of nodes")
     return sources
 

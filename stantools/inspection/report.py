@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stantools.errors import ExitCode
-from stantools.escaping import escape, shell_word
-from stantools.inspection.findings import Finding
+from stantools.escaping import escape, escape_line, shell_word
+from stantools.inspection.findings import Finding, worst_first
 from stantools.notation import counted, describe_sequences
 
 #: Meaning of a text: plain, good, warning, bad, secondary, emphasised, selectable.
@@ -101,6 +101,21 @@ class ReportSection:
         """Adds remarks below the verdict; their texts may have several lines."""
         if listed := list(remarks):
             self.remarks.append(RemarkList(listed, noun, rest, limit, width))
+
+
+def findings_section(findings: Sequence[Finding]) -> ReportSection | None:
+    """Returns the findings of a verdict, the worst first; None without any."""
+    if not findings:
+        return None
+    section = ReportSection(verdict="wrong:")
+    section.list_details(map(_wrong, worst_first(findings)), noun="finding", rest=": `stantools verify STORE`")
+    return section
+
+
+def _wrong(finding: Finding) -> ReportRemark:
+    place = escape(finding.file) + (f" at {finding.offset}" if finding.offset is not None else "")
+    text = f"{escape_line(finding.detail)} ({finding.code})"
+    return ReportRemark("", f"{place}: {text}" if place else text)
 
 
 @dataclass

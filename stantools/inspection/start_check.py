@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stantools.escaping import escape
 from stantools.inspection.stream_forecast.trusted_start import has_whole_blocks, is_trusted, size_of
@@ -23,8 +23,10 @@ from stantools.streamfiles.directory import StoredStream
 
 if TYPE_CHECKING:
     from stantools.inspection.forecast import ServerOptions
+    from stantools.inspection.stream_forecast.cluster_start import ClusterStart
     from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
     from stantools.store.directory import Datastore
+    from stantools.streamfiles.raft_group import RaftGroup
     from stantools.streamfiles.survey import StreamSurvey
 
 #: Bytes of blocks below trusted indexes that are read in any case; a server reads none of them when it starts.
@@ -50,15 +52,26 @@ class StartCheck:
 class StreamsStartCheck:
     """The check of the streams of a JetStream directory, one after the other."""
 
-    def __init__(self, streams: Sequence[StoredStream], root: Path, rules: Sequence[ServerRules], now: int) -> None:
+    def __init__(
+        self,
+        streams: Sequence[StoredStream],
+        root: Path,
+        rules: Sequence[ServerRules],
+        now: int,
+        groups: Sequence[RaftGroup] = (),
+    ) -> None:
+        """`groups` are the Raft groups of the server, if it is a node of a cluster."""
         self.pending = list(streams)
-        self._root, self._rules, self._now = root, rules, now
+        self._root, self._rules, self._now, self._groups = root, rules, now, groups
+        self._cluster: ClusterStart | None = None
 
     def pending_names(self) -> list[str]:
         return [f"{each.account}/{each.name}" for each in self.pending]
 
     def run(self, check: StartCheck, progress: Progress, *, every_block: bool = False) -> None:
         """Adds the effects of a start; `every_block` reads the blocks below trusted indexes as well."""
+        if self._groups:
+            self._find_orphans(check)
         trusted = [each for each in self.pending if self._may_trust(each)]
         self.pending.sort(key=lambda each: each not in trusted)
         if every_block or size_of(trusted) <= READ_ANYWAY:
@@ -77,6 +90,18 @@ class StreamsStartCheck:
                 del self.pending[0]
         finally:
             _tell(forecasts, check)
+
+    def _find_orphans(self, check: StartCheck) -> None:
+        from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, cluster_start
+
+        self._cluster = cluster = cluster_start(self.pending, self._groups, self._rules[-1])
+        orphans = [each for each in self.pending if cluster.may_be_orphan(each.node, (each.account, each.name))]
+        if orphans:
+            names = some_of([escape(f"{each.account}/{each.name}") for each in orphans], _NAMED)
+            check.destroys.append(
+                f"its cluster deletes {names} {ORPHAN_SECONDS} seconds after the start: the meta group on this node "
+                "does not assign them"
+            )
 
     def _may_trust(self, stream: StoredStream) -> bool:
         return all(_readable(block.path) for block in stream.blocks) and is_trusted(stream, self._rules, self._now)
@@ -110,14 +135,15 @@ class StreamsStartCheck:
         from stantools.inspection.stream_forecast.directory_forecast import forecast_directory
         from stantools.streamfiles.survey import StreamSurvey
 
-        found = forecast_directory([stream], self._root, rules, now=self._now, progress=progress)
+        start: dict[str, Any] = {"now": self._now, "cluster": self._cluster}
+        found = forecast_directory([stream], self._root, rules, progress=progress, **start)
         if not _changes_messages(found):
             return found
 
         def survey(each: StoredStream) -> StreamSurvey:
             return StreamSurvey(each, progress)
 
-        return forecast_directory([stream], self._root, rules, now=self._now, survey=survey)
+        return forecast_directory([stream], self._root, rules, survey=survey, **start)
 
 
 def _readable(path: Path) -> bool:

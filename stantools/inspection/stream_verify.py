@@ -98,8 +98,12 @@ def verify_streams(
     patterns: Sequence[str] = (),
     progress: Progress | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    survey_of: Callable[[StoredStream], StreamSurvey] | None = None,
 ) -> StreamsVerdict:
-    """Scans the streams of a source completely; the options are those of `verify`."""
+    """Scans the streams of a source completely; the options are those of `verify`.
+
+    `survey_of` returns the survey of a stream that has been made already.
+    """
     begin = time.perf_counter()
     verdict = StreamsVerdict()
     chosen = source.chosen_streams(patterns)
@@ -107,7 +111,7 @@ def verify_streams(
     verdict.add_findings(incomplete, on_finding)
     verdict.add_findings(_nested(source, chosen), on_finding)
     for stream in chosen:
-        survey = StreamSurvey(stream, progress)
+        survey = survey_of(stream) if survey_of else StreamSurvey(stream, progress)
         checked = list(check_stream(survey))
         flaws = (*stream.flaws, *survey.flaws, *checked)
         verdict.add_findings((flaw_finding(flaw, source, stream) for flaw in flaws), on_finding)

@@ -145,11 +145,12 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
 
 
-def joined(sources: Sequence[Source]) -> Source:
-    """Returns the directories of several nodes as one source."""
-    if len(sources) == 1:
+def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:
+    """Returns the directories of several nodes as one source; `alone`: one directory is no node of several."""
+    if len(sources) == 1 and (alone or any(each.node for each in sources[0].streams)):
         return sources[0]
-    root = Path(os.path.commonpath([each.path.absolute() for each in sources]))
+    places = [each.path.absolute() for each in sources]
+    root = Path(os.path.commonpath(places)) if len(places) > 1 else places[0].parent
 
     def named(source: Source, node: str) -> str:
         return "/".join(filter(None, (os.path.relpath(source.path.absolute(), root), node)))

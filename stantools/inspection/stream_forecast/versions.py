@@ -62,6 +62,8 @@ class ServerRules:
     deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
     believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
     resets_consumers: bool = False  #: a consumer beyond the end of the stream returns to it (18)
+    exits_on_snapshot: bool = False  #: a damaged snapshot of the meta group ends the process (21)
+    applies_removals: bool = False  #: a node that was down removes streams that the cluster deleted meanwhile (21)
     limits_move_floors: bool = False  #: limits move the floors of consumers to the first message (14)
 
     def unknown_member(self, config: Iterable[str], *, consumer: bool = False) -> str:
@@ -95,6 +97,7 @@ _2_11: Final = replace(
     forgets_first=False,
     forgets_outdated=False,
     misses_blocks=True,
+    applies_removals=True,
     deletes_unopened=True,
     first_seq_purges=False,
     lifetimes=True,
@@ -126,6 +129,7 @@ _2_14: Final = replace(
     reads_by_size=False,
     deletes_consumers=False,
     resets_consumers=True,
+    exits_on_snapshot=True,
 )
 _2_15: Final = replace(_2_14, version="2.15", api_level=5)
 
