@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from stantools.errors import StantoolsError
 from stantools.nats.serverprocess import find_server
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "jetstream-guide.md")
+#: samples that pages call `data`
+_DATA = {"jetstream-guide.md": ROOT / "samples" / "streams-damaged"}
 _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
 #: What differs from run to run, and what replaces it.
 _VARYING = (
@@ -38,6 +41,8 @@ def tour(page: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "shop")  # in the names of plans
         place.mkdir()
+        if data := _DATA.get(page.name):
+            shutil.copytree(data, place / "data")
 
         def fill(block: re.Match[str]) -> str:
             needed = block[1].startswith("migrate ")

@@ -30,7 +30,7 @@ def test_samples_are_what_is_written(maker: ModuleType, tmp_path: Path) -> None:
 def test_every_sample_is_described(maker: ModuleType) -> None:
     text = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
     directories = {path.name for path in (ROOT / "samples").iterdir() if path.is_dir() and path.name[0] not in "._"}
-    assert directories == {*maker.SAMPLES, "broker", "deployment", "guard"}
+    assert directories == {*maker.SAMPLES, "broker", "deployment", "guard", "streams-damaged"}
     described = [*maker.SAMPLES, *(path.name for path in (ROOT / "samples" / "broker").iterdir())]
     for name in described:
         assert f"| `{name}` |" in text
