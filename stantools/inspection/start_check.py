@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: Bytes of blocks below trusted indexes that are read in any case; a server reads none of them when it starts.
 READ_ANYWAY: Final = 64 << 20
 _NAMED: Final = 3
+#: beginning of the sentences of forecasts, before the version
+_START: Final = "A start of nats-server "
 
 
 @dataclass
@@ -167,15 +169,21 @@ def _tell(forecasts: dict[str, list[DirectoryForecast]], check: StartCheck) -> N
     from stantools.inspection.stream_forecast.directory_forecast import merged_forecast
     from stantools.inspection.stream_forecast.start_report import expiry_sentence, is_harmless, start_sentence
 
+    told: dict[tuple[str, str], list[str]] = {}  # versions by kind and sentence
     for version, parts in forecasts.items():
         whole = merged_forecast(version, parts)
         losses = [each.loss for each in whole.streams.values()]
         if any(each.destroyed - each.beyond_limits for each in losses):
-            check.destroys.append(start_sentence(whole).rstrip("."))
+            kind, sentence = "destroys", start_sentence(whole)
         elif any(each.beyond_limits for each in losses):
-            check.expires.append(expiry_sentence(whole))
+            kind, sentence = "expires", expiry_sentence(whole)
         elif not is_harmless(whole):
-            check.effects.append(start_sentence(whole).rstrip("."))
+            kind, sentence = "effects", start_sentence(whole)
+        else:
+            continue
+        told.setdefault((kind, sentence.removeprefix(f"{_START}{version} ").rstrip(".")), []).append(version)
+    for (kind, text), versions in told.items():
+        getattr(check, kind).append(f"{_START}{' or '.join(versions)} {text}")
 
 
 def check_store_start(

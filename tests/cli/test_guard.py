@@ -73,7 +73,7 @@ def check_start(server: servers.NatsServer, starts: bool) -> None:
         program = Path(f"/proc/{server.process.pid}/exe").resolve()
         assert program == servers.binary(server.version).resolve()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(30) == (1 if server.version.startswith("2.10.") else 0)  # as without guard
         return
     error = server.process.communicate(timeout=60)[1].decode()
     assert (server.process.returncode, "not started" in error) == (4, True)
