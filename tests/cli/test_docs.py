@@ -50,7 +50,7 @@ def minute(page: str) -> list[str]:
     [
         # An exit code for each command; None for one that other tests run.
         ("recovery-guide.md", (0, 1, 0, 0), "NEW/stantools-salvage.json"),
-        ("jetstream-guide.md", (0, 1, 5, 0), "NEW/stantools-salvage.json"),
+        ("jetstream-guide.md", (0, 1, 5, 0), "NEW/jetstream"),
         ("clusters.md", (0, 0, None), "NEW/stantools-salvage.json"),
         ("pipeline-guide.md", (1, 1, 1, None), "messages/_stantools-export.json"),
     ],
