@@ -89,8 +89,8 @@ def command(
     The version is that of COMMAND if its name contains nats-server, as `COMMAND --version` tells; otherwise as for
     `stantools forecast`.
 
-    Exit code 0: without COMMAND, a start destroys nothing. 2: COMMAND or DIR is none. 4: the start would destroy
-    something, DIR is in use, or the copy is not possible; COMMAND was not run. Otherwise that of COMMAND.
+    Exit code 0: without COMMAND, a start destroys nothing. 2: COMMAND or DIR is none. 3: the copy cannot be written. 4:
+    the start would destroy something, or DIR is in use. In these cases COMMAND was not run; otherwise it is COMMAND's.
     """
     program = _program(command)
     if directory.exists() and not directory.is_dir():

@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -205,12 +205,14 @@ def configured_servers(place: Path) -> Iterator[StoreUse]:
     root = place.resolve()
     for process in Path("/proc").glob("[0-9]*") if sys.platform.startswith("linux") else ():
         try:
-            if "nats-server" not in (process / "exe").readlink().name or int(process.name) == os.getpid():
-                continue
-            words = (process / "cmdline").read_text(errors="surrogateescape").split("\0")[1:]
+            program, *words = (process / "cmdline").read_text(errors="surrogateescape").split("\0")
+        except OSError:
+            continue  # the process is gone
+        if "nats-server" not in Path(program).name or int(process.name) == os.getpid():
+            continue
+        folder = Path("/")
+        with suppress(OSError):  # it may belong to another user
             folder = (process / "cwd").readlink()
-        except (OSError, ValueError):
-            continue  # the process is gone, or belongs to another user
         for each in _store_directories(words, folder):
             store = (folder / each).resolve()
             if root in (store, store / _STREAMS) or store / _STREAMS in root.parents:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from stantools.cli import guard
+from stantools.cli.main import cli
 from tests import servers
 from tests.inspection import stream_start_cases as cases
 from tests.trees import tree
@@ -35,9 +38,17 @@ SAMPLE = [
 ]
 
 
-def run_guard(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [*STANTOOLS, "guard", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+def run_guard(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs guard in this process, which the command `echo started` does not replace."""
+
+    def become(program: str, command: Sequence[str]) -> None:
+        assert Path(program).name == command[0] == "echo"
+        click.echo(" ".join(command[1:]))
+        raise SystemExit(0)
+
+    with mock.patch.object(guard, "_become", become):
+        result = CliRunner().invoke(cli, ["guard", *map(str, arguments)], env=env)
+    return subprocess.CompletedProcess(["guard"], result.exit_code, result.stdout, result.stderr)
 
 
 def copy_of(case: str, place: Path) -> Path:
@@ -106,7 +117,9 @@ def test_every_case_with_a_server(guarded: Any, version: str) -> None:
 
 def test_exit_code_is_the_programs(tmp_path: Path) -> None:
     store = copy_of("ok_blocks15", tmp_path / "store")
-    found = run_guard(store, "--", "sh", "-c", "grep SigIgn /proc/self/status; env | grep OPENBLAS; exit 7")
+    script = "grep SigIgn /proc/self/status; env | grep OPENBLAS; exit 7"
+    command = [*STANTOOLS, "guard", str(store), "--", "sh", "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (7, "")
     ignored = int(found.stdout.split()[1], 16)
     assert not ignored >> (signal.SIGPIPE - 1) & 1
@@ -151,7 +164,7 @@ def test_an_encrypted_stream_is_not_checked_without_its_key(tmp_path: Path) -> N
     found = run_guard(store, "--server-version", "2.15", "--", "echo", "started")
     assert (found.returncode, "its key was not given" in found.stderr) == (0, True)
     options = ("--server-version", "2.15", "--encryption-key-env", "KEY")
-    assert run_guard(store, *options, "--", "echo", env={**os.environ, "KEY": key}).returncode == 4
+    assert run_guard(store, *options, "--", "echo", env={"KEY": key}).returncode == 4
 
 
 def test_limits_may_be_accepted(tmp_path: Path) -> None:

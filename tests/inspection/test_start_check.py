@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from stantools.inspection import start_check
@@ -32,11 +36,12 @@ SAMPLE = [
 ]
 
 
-def check(case: str, version: str) -> StartCheck:
+def check(case: str, version: str, store: Path | None = None) -> StartCheck:
     content, found = cases.expected(case), StartCheck()
-    streams, now = cases.stored_streams(cases.folder() / case / "store", content), cases.start_time(content)
+    store = store or cases.folder() / case / "store"
+    streams, now = cases.stored_streams(store, content), cases.start_time(content)
     rules = [SERVER_RULES[version.rpartition(".")[0]]]
-    StreamsStartCheck(streams, cases.folder() / case / "store", rules, now).run(found, lambda _size: None)
+    StreamsStartCheck(streams, store, rules, now).run(found, lambda _size: None)
     return found
 
 
@@ -62,6 +67,34 @@ def test_refusals_in_every_case(version: str) -> None:
     found = {case: difference(case, version) for case in every}
     assert every
     assert {case: each for case, each in found.items() if each} == {}
+
+
+def mutation_differences(case: str, mutation: dict[str, Any], place: Path) -> list[str]:
+    store, found = place / "store", []
+    shutil.copytree(cases.folder() / case / "store", store, copy_function=shutil.copyfile)
+    cases.mutate(store, mutation)
+    for version, number in mutation["outcomes"].items():
+        outcome, checked = cases.expected(case)["outcomes"][number], check(case, version, store)
+        refused = bool(checked.destroys or checked.expires)
+        if outcome["starts"] and refused != bool(outcome.get("intact_destroyed_on_disk")):
+            found.append(f"{mutation['id']} {version}: {checked}")
+    shutil.rmtree(store)
+    return found
+
+
+@pytest.mark.parametrize("case", cases.SYSTEMATIC)
+def test_refusals_of_some_mutations(case: str, tmp_path: Path) -> None:
+    assert [
+        text for each in cases.expected(case)["mutations"][::40] for text in mutation_differences(case, each, tmp_path)
+    ] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases.SYSTEMATIC)
+def test_refusals_of_every_mutation(case: str, tmp_path: Path) -> None:
+    assert [
+        text for each in cases.expected(case)["mutations"] for text in mutation_differences(case, each, tmp_path)
+    ] == []
 
 
 def test_blocks_below_a_trusted_index_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
