@@ -76,7 +76,7 @@ def _left_out(each: OmittedPart) -> ReportRemark:
     channel = f"{escape(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
     text = f"{channel}{each.what}{count}: {each.detail}"
-    return ReportRemark("lost", text, "bad") if each.loss else ReportRemark("left out", text)
+    return ReportRemark("missing", text, "bad") if each.loss else ReportRemark("left out", text)
 
 
 def migration_report(
