@@ -200,7 +200,7 @@ def test_every_channel_has_its_plots() -> None:
 def test_damaged_channels_come_first() -> None:
     """On the page and in the table, however few messages they have: a long table is cut at its end."""
     channels = [sample(f"whole {number}", 500) for number in range(3)]
-    short, hurt = sample("incomplete", 2), sample("damaged", 1)
+    short, hurt = sample("incomplete", 20), sample("damaged", 10)
     short.missing, short.gaps, hurt.damaged = 7, 1, 1
     stats = Stats([*channels, short, hurt])
     assert [row[1] for row in stats_report(stats).tables[0].rows][:2] == ["damaged", "incomplete"]
