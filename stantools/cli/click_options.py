@@ -95,6 +95,7 @@ def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) 
     if tables:
         wide = "Do not cut tables to the width of the terminal."
         options.append((("--wide",), {"is_flag": True, "help": wide}))
+        options.append((("--all", "everything"), {"is_flag": True, "help": "Print all rows of every table and list."}))
     if progress:
         modes = {"type": click.Choice(["auto", "bar", "json", "none"]), "default": "auto", "show_default": True}
         how = "Progress on stderr; auto is a bar on a terminal."

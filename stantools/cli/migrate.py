@@ -305,15 +305,18 @@ def plan_stage(planned: PlannedMigration) -> int:
     sources = planned.whole(pipeline.Cluster(engine="local"))
     with planned.target(start=False) as target:
         source, plan = planned.plan(sources, target, running=True)
-        report = migration_plan_report(plan, Migration(plan, source, target).problems())
-    if str(planned.plan_file) == "-":
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
+        written = str(file) != "-"
+        if written:
+            check_plan_file(file, plan)
+        migration = Migration(plan, source, target, ApplySettings().options(plan.way), file if written else None)
+        report = migration_plan_report(plan, migration.problems(), migration.contents())
+    if not written:
         click.echo(render_plan(plan), nl=False)
     else:
-        file = planned.plan_file or default_plan_file(Path(plan.source.path))
-        check_plan_file(file, plan)
         write_plan(file, plan)
-        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
         preview(report)
+        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
     return ExitCode.FINDINGS if report.code else ExitCode.CLEAN
 
 
@@ -460,7 +463,14 @@ def _follow(
     from stantools.cli.opening import nodes_of
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
+    from stantools.migration.followed_store import (
+        FollowedStore,
+        check_followable,
+        has_ended,
+        open_journal,
+        store_of_nodes,
+        was_seen,
+    )
     from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared_stream import prepare
@@ -478,14 +488,14 @@ def _follow(
     store = open_store(store_of_nodes(nodes), planned.read_options) if nodes else sources[0].store()
     source_options = planned.plan_options.source_options()
     followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
-    file = planned.plan_file or default_plan_file(store.path)
+    file = planned.plan_file or default_plan_file(store.path, follows=True)
     with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     apply_options = replace(settings.options(plan.way), existing=ExistingPolicy.APPEND)
-    if (
-        settled := _confirm(Migration(plan, source, target, apply_options, file), "follow", settings, consent)
-    ) is not None:
+    check_followable(file, plan)
+    migration = Migration(plan, source, target, apply_options, file, follows=True)
+    if (settled := _confirm(migration, "follow", settings, consent)) is not None:
         return settled
     ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -513,7 +523,7 @@ def _confirm(
     from stantools.notation import counted
 
     plan, problems = migration.plan, migration.problems()
-    report = migration_plan_report(plan, problems)
+    report = migration_plan_report(plan, problems, migration.contents())
     preview(report)
     if consent.dry_run:
         return report.code

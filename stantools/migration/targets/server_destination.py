@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from stantools.migration.targets.stream_load import (
 from stantools.migration.tasks import Retry, in_parallel, run
 from stantools.nats.connect_options import DEFAULT_SERVER, ConnectOptions
 from stantools.nats.connection import connect
+from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from stantools.notation import counted
 
@@ -244,6 +245,18 @@ class ServerDestination:
 
         return self._run(ask)
 
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        async def ask(js: JetStream) -> dict[str, str]:
+            try:
+                present = sorted(set(names) & set(await js.stream_names()))
+                infos = await in_parallel(js.stream_info, present, _AT_ONCE)
+            except PermissionDeniedError:
+                return {}  # the list of problems has it
+            states = {name: info["state"] for name, info in zip(present, infos, strict=True) if info}
+            return {name: _content_text(state) for name, state in states.items()}
+
+        return self._run(ask)
+
     def apply(
         self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
     ) -> list[StreamResult]:
@@ -269,7 +282,8 @@ class ServerDestination:
         """
 
         async def main(js: JetStream) -> Cutover:
-            follower = StoreFollower(source, FollowingStreams(js, journal, options, watch), watch)
+            target = FollowingStreams(js, journal, options, watch)
+            follower = StoreFollower(source, target, watch, ending=ending.cutover)
             # Loading takes time; the server may have stopped meanwhile.
             now, used = time.time(), await asyncio.to_thread(source.used)
             await follower.begin(streams)
@@ -277,7 +291,7 @@ class ServerDestination:
                 ending.use(now)
                 follower.seen()
             watch.note(f"{counted(len(follower.streams), 'stream')} loaded; following new messages of the store")
-            return await follow(follower, source, ending)
+            return await follow(follower, source, ending, watch)
 
         return self._run(main, watched=True)
 
@@ -295,6 +309,11 @@ class ServerDestination:
                 late.cancel()
 
         return run(main(), self._check)
+
+
+def _content_text(state: Mapping[str, Any]) -> str:
+    messages, last = int(state["messages"]), int(state["last_seq"])
+    return f"{messages:,}" if messages == last else f"{messages:,} up to {last:,}"
 
 
 async def check_server(
