@@ -29,6 +29,7 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnreadableError, UsageError
@@ -344,6 +345,36 @@ def apply_stage(
         source = _reopen(plan, store_options, running=store_options.force)
         migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
         return _apply_plan(migration, settings, consent)
+
+
+@dataclass(frozen=True)
+class HandoutFiles:
+    html: Path | None = option("The page; by default beside the plan.", kind=Path, metavar="FILE")
+    csv: Path | None = option("The table; by default beside the plan.", kind=Path, metavar="FILE")
+    overwrite: bool = OVERWRITE.field()
+
+
+@_stage("handout")
+@_plan_argument
+@options_of(HandoutFiles, "files")
+def handout_stage(plan_file: Path, files: HandoutFiles) -> int:
+    """Write a page and a csv file for the teams: the stream, consumer and subject of each client, durable and channel.
+
+    The page has programs that read each consumer, in Go, Java, .NET, Node and Python.
+    """
+    from stantools.cli.report import check_page, write_page
+    from stantools.migration.handout import as_csv, handout
+    from stantools.migration.plan.planfile import read_plan
+
+    html, csv = files.html or plan_file.with_suffix(".html"), files.csv or plan_file.with_suffix(".csv")
+    for file in (html, csv):
+        check_page(file, overwrite=files.overwrite)
+    plan = read_plan(plan_file)
+    from stantools.pages.handoutpage import handout_page
+
+    write_page(html, handout_page(plan))
+    write_page(csv, as_csv(handout(plan)))
+    return ExitCode.CLEAN
 
 
 @_stage("verify")

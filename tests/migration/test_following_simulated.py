@@ -20,7 +20,7 @@ from stantools.errors import RefusedError
 from stantools.format.crc import IEEE, Crc
 from stantools.migration import followed_store
 from stantools.migration.followed_store import FollowedStore
-from stantools.migration.journal import JournalObserver, StreamOutcome, StreamResult
+from stantools.migration.journal import UNWATCHED, JournalObserver, StreamOutcome, StreamResult
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.proof.stream_proof import Proof
