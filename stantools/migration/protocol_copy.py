@@ -1,0 +1,329 @@
+"""Channels of a running streaming server, copied through its protocol into a file store of our own.
+
+For servers whose files are out of reach: a managed service, a SQL store without access, a lost machine. The copy is a
+source like any other store; sequences, timestamps, replies and payloads are those that the server delivers.
+
+    end      a subscription from the last message shows the last sequence; monitoring shows it as well
+    read     a subscription from the first message that the copy lacks, up to that sequence
+    gaps     the message after each gap must be the first that a subscription from inside the gap delivers
+
+Messages that are lost on the way, on a broken connection, are thus never taken for a gap; a second run continues after
+the last message of each channel. The protocol shows neither the names of channels nor the positions of durables
+(streaming-protocol.md sections 12 and 13): the names come from the user or from monitoring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, StoreUnwritableError, UsageError
+from stantools.format.crc import IEEE, Crc
+from stantools.migration.journal import UNWATCHED, JournalObserver, StreamStage
+from stantools.migration.plan.migration_plan import OmittedPart
+from stantools.migration.tasks import in_parallel, run
+from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.connection import connect as connect_nats
+from stantools.notation import counted
+from stantools.options import option
+from stantools.store.atomic import new_directory
+from stantools.store.directory import open_datastore, subject_matches
+from stantools.store.limits import is_channel_name
+from stantools.store.serverinfo import new_server_info, readable_server_info
+from stantools.store.slicewriter import SliceWriter
+from stantools.store.storewriter import StoreWriter
+from stantools.streaming.client import Client, ClientOptions, Message, Start, SubscriptionOptions, connect
+from stantools.streaming.errors import StreamingError
+
+#: channels read at a time, and messages that the server may send before it waits for acknowledgements
+_AT_ONCE = 8
+_IN_FLIGHT = 4096
+#: messages that are written together
+_BATCH = 1024
+#: seconds in which the server delivers a message that it has
+_PATIENCE = 10.0
+#: seconds after which a channel without a message counts as empty, and for an answer of monitoring
+_SILENCE = 2.0
+_ANSWER = 10.0
+#: channels of one answer of monitoring
+_PAGE = 1024
+
+
+@dataclass(frozen=True)
+class RemoteServer:
+    """A streaming server whose files are out of reach."""
+
+    source: str = option(
+        "Instead of STORE: read the named channels of this running streaming server through its protocol.",
+        "--from",
+        default="",
+        metavar="URL",
+    )
+    cluster_id: str = option("With --from: the cluster id of the streaming server.", default="", metavar="ID")
+    monitor: str = option(
+        "With --from: its monitoring URL, which lists its channels and durables.",
+        "--from-monitor",
+        default="",
+        metavar="URL",
+    )
+    copy: Path | None = option(
+        "With --from: the directory of the copy; by default ID.copy. A second run continues it.",
+        kind=Path,
+        metavar="DIR",
+    )
+
+    @property
+    def place(self) -> Path:
+        return self.copy or Path(f"{self.cluster_id}.copy")
+
+    def check(self, patterns: Sequence[str]) -> None:
+        """Raises UsageError if the options do not fit together, or no channel is named."""
+        if not self.source:
+            if self.cluster_id or self.monitor or self.copy:
+                raise UsageError("--cluster-id, --from-monitor and --copy belong to --from", "add --from URL")
+            return
+        if not self.cluster_id:
+            raise UsageError("--from needs the cluster id of the streaming server", "add --cluster-id ID")
+        if not self.monitor and not named(patterns):
+            raise UsageError(
+                "the protocol of streaming servers does not list channels",
+                "name each with --channel NAME, without wildcards; or give --from-monitor http://HOST:8222",
+            )
+
+
+def named(patterns: Sequence[str]) -> bool:
+    """Returns whether the patterns are names of channels, without wildcards."""
+    return bool(patterns) and all(is_channel_name(each) and not set("*>") & set(each) for each in patterns)
+
+
+@dataclass(frozen=True)
+class CopiedChannel:
+    name: str
+    before: int  #: last sequence of the copy before this run
+    last: int  #: last sequence now
+    messages: int  #: messages that this run copied
+
+
+class Monitoring:
+    """Documents of the server's monitoring port."""
+
+    def __init__(self, url: str) -> None:
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/streaming") + "/streaming"
+
+    def channels(self) -> list[str]:
+        names: list[str] = []
+        while True:
+            page = self._ask("channelsz", limit=_PAGE, offset=len(names))
+            names += [str(each) for each in page.get("names") or ()]
+            if not page.get("names") or len(names) >= int(page.get("total", 0)):
+                return names
+
+    def durables(self, channel: str) -> Iterator[OmittedPart]:
+        """Yields the durables of a channel, whose positions the copy cannot have."""
+        for each in self._ask("channelsz", channel=channel, subs=1).get("subscriptions") or ():
+            if each.get("is_durable") or each.get("durable_name"):
+                group = f" of queue group {each['queue_name']!r}" if each.get("queue_name") else ""
+                text = f"durable {each.get('durable_name')!r}{group}, client {each.get('client_id')!r}: last sent "
+                text += f"{each.get('last_sent', 0)}, {each.get('pending_count', 0)} not acknowledged: which ones, the "
+                yield OmittedPart("durable", channel, f"{text}server does not tell")
+
+    def _ask(self, document: str, **query: str | int) -> dict[str, Any]:
+        url = f"{self._url}/{document}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_ANSWER) as answer:
+                found = json.load(answer)
+        except (OSError, ValueError) as problem:
+            reason = getattr(problem, "reason", None) or problem
+            raise StoreUnreadableError(
+                f"monitoring at {self._url} does not answer: {reason}", "check --from-monitor, such as http://HOST:8222"
+            ) from problem
+        return found if isinstance(found, dict) else {}
+
+
+#: What a copy lacks, in the plan of its migration.
+LIMITS = (
+    OmittedPart("durable", "", "positions of durables and queue groups: the protocol does not show them; a plan for "
+                "consumers needs the files of the server, or its monitoring for a list"),
+    OmittedPart("client", "", "client ids: the protocol does not show them"),
+)  # fmt: skip
+
+
+def channels_of(remote: RemoteServer, patterns: Sequence[str]) -> list[str]:
+    """Returns the names of the channels to copy."""
+    if named(patterns) and not remote.monitor:
+        return list(dict.fromkeys(patterns))
+    present = Monitoring(remote.monitor).channels()
+    chosen = [name for name in present if not patterns or any(subject_matches(each, name) for each in patterns)]
+    if not chosen:
+        raise StoreUnreadableError(
+            f"the streaming server has no such channel; it has {counted(len(present), 'channel')}", "check --channel"
+        )
+    return chosen
+
+
+def left_out(remote: RemoteServer, channels: Collection[str]) -> list[OmittedPart]:
+    """Returns what the copy of channels lacks."""
+    if not remote.monitor:
+        return list(LIMITS)
+    monitoring = Monitoring(remote.monitor)
+    return [part for name in channels for part in monitoring.durables(name)] + [LIMITS[1]]
+
+
+def copy_channels(
+    remote: RemoteServer, channels: Sequence[str], options: ConnectOptions, watch: JournalObserver = UNWATCHED
+) -> list[CopiedChannel]:
+    """Copies channels into `remote.place`, a new store or the copy of an earlier run.
+
+    `options` are those of the connection, without a server. Raises RefusedError if the directory is not a copy of this
+    cluster, StreamingError if the server cannot be read.
+    """
+    _open_copy(remote)
+
+    async def main() -> list[CopiedChannel]:
+        async with connect_nats(options) as connection:
+            client_id = f"stantools-copy-{secrets.token_hex(4)}"
+            settings = ClientOptions(timeout=options.timeout)
+            async with await connect(connection, remote.cluster_id, client_id, settings) as client:
+                copies = (_ChannelCopy(client, name, remote.place, watch) for name in channels)
+                return await in_parallel(_ChannelCopy.run, list(copies), _AT_ONCE)
+
+    return run(main())
+
+
+def _open_copy(remote: RemoteServer) -> None:
+    place = remote.place
+    if not place.exists():
+        with new_directory(place) as content:
+            store = StoreWriter(content, Crc(IEEE))
+            store.write_server(new_server_info(remote.cluster_id))
+            store.write_clients([])
+        return
+    try:
+        info = readable_server_info(open_datastore(place, Crc(IEEE)))
+    except NotAStoreError:
+        info = None
+    if info is None or info.cluster_id != remote.cluster_id.encode():
+        raise RefusedError(f"{place}: exists, and is no copy of {remote.cluster_id}", "name another one with --copy")
+
+
+class _ChannelCopy:
+    """One channel in progress."""
+
+    def __init__(self, client: Client, name: str, place: Path, watch: JournalObserver) -> None:
+        self._client = client
+        self._name = name
+        self._directory = place / name
+        self._watch = watch
+        self._messages: list[Message] = []
+
+    async def run(self) -> CopiedChannel:
+        with await asyncio.to_thread(self._open) as writer:
+            before = writer.last_sequence
+            newest = await self._first_of(Start.last_received(), _SILENCE)
+            last = newest.sequence if newest else before
+            if last < before:
+                raise RefusedError(
+                    f"channel {self._name} goes up to {last}, its copy up to {before}: its sequences began again",
+                    "remove the copy and run again, or name another one with --copy",
+                )
+            count = 0
+            if last > before:
+                with self._watch.stage(self._name, StreamStage.LOAD, last - before) as progress:
+                    count = await self._read(writer, before, last, progress)
+            return CopiedChannel(self._name, before, writer.last_sequence, count)
+
+    def _open(self) -> SliceWriter:
+        name, crc = os.fsencode(self._name), Crc(IEEE)
+        if self._directory.exists():
+            try:
+                return SliceWriter.resume(self._directory, name, crc)
+            except (StoreUnwritableError, StoreUnreadableError):
+                # A killed run left a slice without its end; the server still has the messages.
+                shutil.rmtree(self._directory)
+        StoreWriter(self._directory.parent, crc).write_subs(name, [])
+        return SliceWriter.resume(self._directory, name, crc)
+
+    async def _read(self, writer: SliceWriter, before: int, last: int, progress: Any) -> int:
+        """Copies the messages in (before, last]; returns their number."""
+        arrived = asyncio.Event()
+        received: list[Message] = []
+
+        def take(message: Message) -> None:
+            received.append(message)
+            arrived.set()
+
+        start = Start.sequence(before + 1) if before else Start.first()
+        subscription = await self._client.subscribe(
+            self._name, take, SubscriptionOptions(start=start, max_in_flight=_IN_FLIGHT)
+        )
+        count, at = 0, before
+        try:
+            while at < last:
+                try:
+                    await asyncio.wait_for(arrived.wait(), _PATIENCE)
+                except TimeoutError:
+                    raise StreamingError(
+                        f"channel {self._name}: no message after {at} came within {_PATIENCE:g} s; the last is {last}",
+                        "run the same command again: it continues there",
+                    ) from None
+                arrived.clear()
+                batch, received[:] = received[:], []
+                for message in batch:
+                    if at < message.sequence <= last:
+                        if message.sequence > at + 1:
+                            await self._check_gap(at + 1, message.sequence)
+                        self._messages.append(message)
+                        at = message.sequence
+                        count += 1
+                if len(self._messages) >= _BATCH or at >= last:
+                    progress(len(self._messages))
+                    await asyncio.to_thread(self._write, writer)
+        finally:
+            await subscription.unsubscribe()
+        return count
+
+    def _write(self, writer: SliceWriter) -> None:
+        messages, self._messages = self._messages, []
+        writer.append(
+            [each.sequence for each in messages],
+            [each.timestamp for each in messages],
+            [each.reply.encode() for each in messages] if any(each.reply for each in messages) else None,
+            [each.data for each in messages],
+        )
+
+    async def _check_gap(self, first: int, after: int) -> None:
+        """Raises StreamingError if the server has messages from `first` to the one `after` the gap."""
+        found = await self._first_of(Start.sequence(first), _PATIENCE)
+        if found is None or found.sequence < after:
+            lost = found.sequence if found else first
+            raise StreamingError(
+                f"channel {self._name}: message {lost} was lost on the way",
+                "run the same command again: it continues there",
+            )
+
+    async def _first_of(self, start: Start, patience: float) -> Message | None:
+        """Returns the first message from a position; None if none comes."""
+        first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def take(message: Message) -> None:
+            if not first.done():
+                first.set_result(message)
+
+        options = SubscriptionOptions(start=start, max_in_flight=1)
+        subscription = await self._client.subscribe(self._name, take, options)
+        try:
+            return await asyncio.wait_for(first, patience)
+        except TimeoutError:
+            return None
+        finally:
+            await subscription.unsubscribe()
