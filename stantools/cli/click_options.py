@@ -318,6 +318,10 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
+#: the option of a verb that reads a copy of a server (`migration.protocol_copy.RemoteServer`) instead of STORE
+REPLACES_STORE = "source"
+
+
 class StoreArgument(click.Argument):
     """The store of a verb; by default the usual one.
 
@@ -330,6 +334,10 @@ class StoreArgument(click.Argument):
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
             value = self._with_nodes(ctx, value, opts)
+        elif replaced := opts.get(REPLACES_STORE):
+            if isinstance(value, tuple) and value:
+                raise click.UsageError("STORE and --from exclude each other: a copy of the server is the store", ctx)
+            value = (opts.get("copy") or f"{opts.get('cluster_id') or replaced}.copy",)
         elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 

@@ -28,7 +28,7 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.click_options import command as command_of
-from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.connection_options import connection_options, from_options, or_selected
 from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.cli.verbs import CONTEXT, summaries
@@ -36,13 +36,14 @@ from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnr
 from stantools.escaping import shell_word
 from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
+from stantools.migration.remote_server import RemoteServer
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
-    from stantools.migration.plan.migration_plan import MigrationPlan
+    from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.migration.targets.target import Destination
@@ -107,6 +108,7 @@ _planning = partial(
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
+_remote = options_of(RemoteServer, "remote_server", title="A server whose files are out of reach")
 _follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
 _apply_options = options_of(ApplySettings, "settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
@@ -125,6 +127,7 @@ class PlannedMigration:
     connect_options: ConnectOptions
     plan_options: PlanOptions
     table_options: TableOptions
+    remote_server: RemoteServer
     plan_file: Path | None
 
     @cached_property
@@ -138,6 +141,7 @@ class PlannedMigration:
         """Opens the source: a store, the nodes of a cluster, or several stores."""
         from stantools.sources.source import Capability
 
+        self.remote_server.check(self.plan_options.channels)
         # of several, those that cannot be migrated are named with the result
         uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
         return pipeline.named_sources(
@@ -176,7 +180,39 @@ class PlannedMigration:
         # Every error that can be found at once precedes the long reading.
         options, source_options = self.options(target), self.plan_options.source_options()
         source = read_source(sources, self.read_options, source_options, running=running)
-        return source, make_plan(source, options, options.target.version)
+        plan = make_plan(source, options, options.target.version)
+        return source, replace(plan, left_out=(*plan.left_out, *self.lacking))
+
+    def copy(self, consent: ChangeMode) -> None:
+        """Copies the channels of a server whose files are out of reach (--from); STORE is then the copy."""
+        from stantools.cli.streamprogress import StreamsProgress
+        from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
+        from stantools.notation import counted
+
+        remote = self.remote_server
+        remote.check(self.plan_options.channels)
+        if not remote.source:
+            return
+        if consent.dry_run:
+            if not remote.place.exists():
+                raise UsageError(
+                    "--dry-run copies nothing, and there is no copy yet", "leave --dry-run out: it asks first"
+                )
+            return
+        channels = channels_of(remote, self.plan_options.channels)
+        question = f"copy {counted(len(channels), 'channel')} of {remote.cluster_id} into {remote.place}?"
+        if not console.confirm(question, yes=consent.yes):
+            raise click.exceptions.Exit(ExitCode.CLEAN)
+        with StreamsProgress("copy", 0, place=remote.source) as watch:
+            copied = copy_channels(remote, channels, from_options(remote.source, remote.source_context), watch)
+        messages = sum(each.messages for each in copied)
+        console.note(f"{counted(messages, 'message')} copied; the copy is {remote.place}")
+        self.lacking.extend(left_out(remote, channels))
+
+    @cached_property
+    def lacking(self) -> list[OmittedPart]:
+        """The parts of the server that the copy does not have."""
+        return []
 
 
 def _together(named: NamedSources) -> list[Source] | None:
@@ -211,6 +247,7 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
         connection_options,
         _planning(),
         _reading,
+        _remote,
         given(plan_file=plan_file),
     )
 
@@ -255,6 +292,10 @@ def run(
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
     and queue groups as well, so that this broker continues where the server of STORE stopped.
 
+    --from reads the named channels of a running server through its protocol, where its files are out of reach. It
+    copies them into a store first, from which all else is done; consumers cannot be made, because the protocol does not
+    show the positions of durables. The same command continues with the messages that are new.
+
     Several stores are migrated one by one, each with a plan and a journal of its own; an unreadable one is named, and
     the others are migrated. Stores with equal channel names need distinguishing prefixes, in which {store} stands for
     the name of a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'. On Spark there is a task for
@@ -267,6 +308,10 @@ def run(
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
     from stantools.store.durable import writing
 
+    if planned.remote_server.source and follow_options.wanted:
+        remedy = "run the same command again, which copies the new messages; the last time after stopping the producers"
+        raise UsageError("--follow reads the files of a server, which --from does without", remedy)
+    planned.copy(consent)
     named = planned.named(cluster)
     sources = None if several.compare else _together(named)
     if sources is None:

@@ -27,18 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, StoreUnwritableError, UsageError
+from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, StoreUnwritableError
 from stantools.format.crc import IEEE, Crc
 from stantools.migration.journal import UNWATCHED, JournalObserver, StreamStage
 from stantools.migration.plan.migration_plan import OmittedPart
+from stantools.migration.remote_server import RemoteServer, named
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect as connect_nats
 from stantools.notation import counted
-from stantools.options import option
 from stantools.store.atomic import new_directory
 from stantools.store.directory import open_datastore, subject_matches
-from stantools.store.limits import is_channel_name
 from stantools.store.serverinfo import new_server_info, readable_server_info
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
@@ -57,53 +56,6 @@ _SILENCE = 2.0
 _ANSWER = 10.0
 #: channels of one answer of monitoring
 _PAGE = 1024
-
-
-@dataclass(frozen=True)
-class RemoteServer:
-    """A streaming server whose files are out of reach."""
-
-    source: str = option(
-        "Instead of STORE: read the named channels of this running streaming server through its protocol.",
-        "--from",
-        default="",
-        metavar="URL",
-    )
-    cluster_id: str = option("With --from: the cluster id of the streaming server.", default="", metavar="ID")
-    monitor: str = option(
-        "With --from: its monitoring URL, which lists its channels and durables.",
-        "--from-monitor",
-        default="",
-        metavar="URL",
-    )
-    copy: Path | None = option(
-        "With --from: the directory of the copy; by default ID.copy. A second run continues it.",
-        kind=Path,
-        metavar="DIR",
-    )
-
-    @property
-    def place(self) -> Path:
-        return self.copy or Path(f"{self.cluster_id}.copy")
-
-    def check(self, patterns: Sequence[str]) -> None:
-        """Raises UsageError if the options do not fit together, or no channel is named."""
-        if not self.source:
-            if self.cluster_id or self.monitor or self.copy:
-                raise UsageError("--cluster-id, --from-monitor and --copy belong to --from", "add --from URL")
-            return
-        if not self.cluster_id:
-            raise UsageError("--from needs the cluster id of the streaming server", "add --cluster-id ID")
-        if not self.monitor and not named(patterns):
-            raise UsageError(
-                "the protocol of streaming servers does not list channels",
-                "name each with --channel NAME, without wildcards; or give --from-monitor http://HOST:8222",
-            )
-
-
-def named(patterns: Sequence[str]) -> bool:
-    """Returns whether the patterns are names of channels, without wildcards."""
-    return bool(patterns) and all(is_channel_name(each) and not set("*>") & set(each) for each in patterns)
 
 
 @dataclass(frozen=True)
