@@ -305,7 +305,7 @@ def run(
     Exit code 0: done and proven. 1: differences, or an unreadable store among several. 3: the server or the store
     cannot be used. 4: refused; nothing was changed. 5: done, with the loss accepted by --accept-loss.
     """
-    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, set_aside
     from stantools.store.durable import writing
 
     if planned.remote_server.source and follow_options.wanted:
@@ -330,7 +330,11 @@ def run(
                 with writing(several.plans):
                     several.plans.mkdir(parents=True, exist_ok=True)
             file = several.plans / file.name
+        if planned.remote_server.source:
+            settings = replace(settings, append_missing=not settings.replace)
         if not consent.dry_run:
+            if planned.remote_server.source:
+                set_aside(file, plan)
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, settings.options(plan.way), file)
         return _apply_plan(migration, settings, consent, new=True)

@@ -67,8 +67,8 @@ def migration_plan_report(
     if present:
         report.facts.append(("in the target", _present_text(plan, present)))
     left_out = sorted(plan.left_out, key=lambda each: not each.loss)
-    report.list_remarks(map(_left_out, left_out), "part left out", ", which the plan file lists")
-    report.list_remarks(plan_remarks([*plan.notes, *problems]), "note")
+    report.list_remarks(map(_left_out, left_out), "part", " left out: --all shows them, and the plan file has them")
+    report.list_remarks(plan_remarks([*plan.notes, *problems]), "remark")
     lost = f", {counted(plan.lost, 'message', 'is/are')} missing before" if plan.lost else ""
     report.verdict = (
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "

@@ -84,8 +84,8 @@ class Monitoring:
         """Yields the durables of a channel, whose positions the copy cannot have."""
         for each in self._ask("channelsz", channel=channel, subs=1).get("subscriptions") or ():
             if each.get("is_durable") or each.get("durable_name"):
-                group = f" of queue group {each['queue_name']!r}" if each.get("queue_name") else ""
-                text = f"durable {each.get('durable_name')!r}{group}, client {each.get('client_id')!r}: last sent "
+                name = each.get("durable_name") or f"queue group {each.get('queue_name')}"
+                text = f"{name}, client {each.get('client_id')!r}: last sent "
                 text += f"{each.get('last_sent', 0)}, {each.get('pending_count', 0)} not acknowledged: which ones, the "
                 yield OmittedPart("durable", channel, f"{text}server does not tell")
 

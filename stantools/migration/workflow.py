@@ -91,6 +91,13 @@ def check_plan_file(file: Path, plan: MigrationPlan) -> None:
         )
 
 
+def set_aside(file: Path, plan: MigrationPlan) -> None:
+    """Renames the plan of a copy that has grown since, and removes its journal: finished streams are recognised."""
+    if file.exists() and (earlier := read_plan(file)).digest != plan.digest and earlier.source.path == plan.source.path:
+        file.replace(file.with_name(f"{file.name}.earlier"))
+        journal_path(file).unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class Migration:
     plan: MigrationPlan

@@ -12,12 +12,14 @@ import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.migration import protocol_copy
-from stantools.migration.protocol_copy import RemoteServer, channels_of, copy_channels, left_out
+from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
+from stantools.migration.remote_server import RemoteServer
 from stantools.nats.connect_options import ConnectOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.streaming.client import connect
 from stantools.streaming.errors import NoServerError, StreamingError
 from stantools.streaming.subscription_protocol import Start
+from tests import servers
 from tests.brokers import Broker
 from tests.migration.test_migrate import run
 
@@ -34,7 +36,7 @@ def old(tmp_path: Path) -> Iterator[Broker]:
 
 
 def remote(broker: Broker, place: Path, *, monitor: bool = False) -> RemoteServer:
-    return RemoteServer(broker.url, CLUSTER, broker.monitoring if monitor else "", place)
+    return RemoteServer(broker.url, CLUSTER, None, broker.monitoring if monitor else "", place)
 
 
 def copied(source: RemoteServer, *channels: str) -> dict[str, int]:
@@ -112,8 +114,31 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, old: Broker) -> None:
     remote(old, tmp_path).check(("orders",))
     remote(old, tmp_path, monitor=True).check(())
     with pytest.raises(NoServerError):
-        copied(RemoteServer(old.url, "other", "", tmp_path / "other"), "orders")
+        copied(RemoteServer(old.url, "other", copy=tmp_path / "other"), "orders")
     (tmp_path / "mine").mkdir()
     with pytest.raises(RefusedError, match="no copy of test-cluster"):
         copied(remote(old, tmp_path / "mine"), "orders")
     assert Start.first() != Start.last_received()
+
+
+def test_a_second_run_migrates_what_is_new(tmp_path: Path, old: Broker) -> None:
+    """Of a copy that has grown, the streams are appended to; the plan of the first run is kept aside."""
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip(f"nats-server {servers.NEWEST} is not here")
+    words = ("migrate", "--from", old.url, "--cluster-id", CLUSTER, "--channel", "orders", "--yes", "-o", "json")
+    with servers.NatsServer(tmp_path / "new", servers.NEWEST) as new:
+        run(tmp_path, *words, "--server", new.url)
+
+        async def publish() -> None:
+            async with await connect(old.url, CLUSTER, "publisher") as client:
+                for number in range(3):
+                    await client.publish("orders", b"later %d" % number)
+
+        asyncio.run(publish())
+        run(tmp_path, *words, "--dry-run", "--server", new.url)
+        result = json.loads(run(tmp_path, *words, "--server", new.url).stdout)
+        assert [(each["outcome"], each["messages"]) for each in result["streams"]] == [("appended", 1503)]
+        assert list(tmp_path.glob("*.earlier"))
+    refused = run(tmp_path, *words, "--follow", expect=2)
+    assert "--from does without" in refused.stderr
+    assert "exclude each other" in run(tmp_path, *words, "store", expect=2).stderr
