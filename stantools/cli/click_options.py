@@ -318,7 +318,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-#: the option of a verb that reads a copy of a server (`migration.protocol_copy.RemoteServer`) instead of STORE
+#: the option of a verb that reads a copy of a server (`migration.protocol_copy.ProtocolSource`) instead of STORE
 REPLACES_STORE = "source"
 
 

@@ -36,7 +36,7 @@ from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnr
 from stantools.escaping import shell_word
 from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
-from stantools.migration.remote_server import RemoteServer
+from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import Option, option
@@ -108,7 +108,7 @@ _planning = partial(
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
-_remote = options_of(RemoteServer, "remote_server", title="A server whose files are out of reach")
+_remote = options_of(ProtocolSource, "remote_server", title="A server whose files are out of reach")
 _follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
 _apply_options = options_of(ApplySettings, "settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
@@ -127,7 +127,7 @@ class PlannedMigration:
     connect_options: ConnectOptions
     plan_options: PlanOptions
     table_options: TableOptions
-    remote_server: RemoteServer
+    remote_server: ProtocolSource
     plan_file: Path | None
 
     @cached_property

@@ -52,6 +52,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         self._rate = 0.0
         self._follow: FollowState | None = None
         self._in_step = False
+        self._finished = 0  # streams finished since the streams were in step
 
     def __enter__(self) -> Self:
         if self._mode != "none":
@@ -95,6 +96,7 @@ class StreamsProgress(StatusLine, JournalObserver):
     def end(self, stream: str) -> None:
         with self._lock:
             self._last_advance = time.monotonic()
+            self._finished += self._in_step
             self._tasks.pop(stream, None)
 
     def note(self, text: str) -> None:
@@ -149,7 +151,9 @@ class StreamsProgress(StatusLine, JournalObserver):
         if self._follow and not self._tasks:
             return f"{self._task}  {_follow_text(self._follow, time.time())}  {self._follow.carried:,} carried"
         text = f"{self._task}  {bar(self._done, self._total)}  "
-        if (waiting := self._waiting()) >= _STALL_SECONDS:
+        if self._follow and self._in_step:
+            text = f"{self._task}  {bar(self._finished, self._follow.channels)}  {self._finished} streams finished"
+        elif (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
             text += format_pace(self._rate, 1, "msgs") + format_left(self._left())

@@ -17,6 +17,7 @@ from stantools.errors import RefusedError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.growing_store import GrowingStore
 from stantools.migration.journal import (
+    FOLLOWS,
     Journal,
     JournalObserver,
     StreamResult,
@@ -31,7 +32,6 @@ from stantools.migration.plan.planfile import write_plan
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import SourceOptions, StoreSource, open_merged, open_source
 from stantools.migration.store_follower import EndDetector, StoreFollower
-from stantools.migration.workflow import FOLLOWS
 from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore, open_datastore

@@ -138,6 +138,8 @@ class StageProgress:
 
 
 SUFFIX = ".journal"
+#: beginning of the digest in the journal of a followed store; its path follows
+FOLLOWS = "follow "
 
 
 class StreamState(enum.StrEnum):

@@ -31,7 +31,7 @@ from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError,
 from stantools.format.crc import IEEE, Crc
 from stantools.migration.journal import UNWATCHED, JournalObserver, StreamStage
 from stantools.migration.plan.migration_plan import OmittedPart
-from stantools.migration.remote_server import RemoteServer, named
+from stantools.migration.protocol_source import ProtocolSource, named
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect as connect_nats
@@ -59,7 +59,7 @@ _PAGE = 1024
 
 
 @dataclass(frozen=True)
-class CopiedChannel:
+class FetchedChannel:
     name: str
     before: int  #: last sequence of the copy before this run
     last: int  #: last sequence now
@@ -110,7 +110,7 @@ LIMITS = (
 )  # fmt: skip
 
 
-def channels_of(remote: RemoteServer, patterns: Sequence[str]) -> list[str]:
+def channels_of(remote: ProtocolSource, patterns: Sequence[str]) -> list[str]:
     """Returns the names of the channels to copy."""
     if named(patterns) and not remote.monitor:
         return list(dict.fromkeys(patterns))
@@ -123,7 +123,7 @@ def channels_of(remote: RemoteServer, patterns: Sequence[str]) -> list[str]:
     return chosen
 
 
-def left_out(remote: RemoteServer, channels: Collection[str]) -> list[OmittedPart]:
+def left_out(remote: ProtocolSource, channels: Collection[str]) -> list[OmittedPart]:
     """Returns what the copy of channels lacks."""
     if not remote.monitor:
         return list(LIMITS)
@@ -132,8 +132,8 @@ def left_out(remote: RemoteServer, channels: Collection[str]) -> list[OmittedPar
 
 
 def copy_channels(
-    remote: RemoteServer, channels: Sequence[str], options: ConnectOptions, watch: JournalObserver = UNWATCHED
-) -> list[CopiedChannel]:
+    remote: ProtocolSource, channels: Sequence[str], options: ConnectOptions, watch: JournalObserver = UNWATCHED
+) -> list[FetchedChannel]:
     """Copies channels into `remote.place`, a new store or the copy of an earlier run.
 
     `options` are those of the connection, without a server. Raises RefusedError if the directory is not a copy of this
@@ -141,18 +141,18 @@ def copy_channels(
     """
     _open_copy(remote)
 
-    async def main() -> list[CopiedChannel]:
+    async def main() -> list[FetchedChannel]:
         async with connect_nats(options) as connection:
             client_id = f"stantools-copy-{secrets.token_hex(4)}"
             settings = ClientOptions(timeout=options.timeout)
             async with await connect(connection, remote.cluster_id, client_id, settings) as client:
-                copies = (_ChannelCopy(client, name, remote.place, watch) for name in channels)
-                return await in_parallel(_ChannelCopy.run, list(copies), _AT_ONCE)
+                copies = (_ChannelFetch(client, name, remote.place, watch) for name in channels)
+                return await in_parallel(_ChannelFetch.run, list(copies), _AT_ONCE)
 
     return run(main())
 
 
-def _open_copy(remote: RemoteServer) -> None:
+def _open_copy(remote: ProtocolSource) -> None:
     place = remote.place
     if not place.exists():
         with new_directory(place) as content:
@@ -168,7 +168,7 @@ def _open_copy(remote: RemoteServer) -> None:
         raise RefusedError(f"{place}: exists, and is no copy of {remote.cluster_id}", "name another one with --copy")
 
 
-class _ChannelCopy:
+class _ChannelFetch:
     """One channel in progress."""
 
     def __init__(self, client: Client, name: str, place: Path, watch: JournalObserver) -> None:
@@ -178,7 +178,7 @@ class _ChannelCopy:
         self._watch = watch
         self._messages: list[Message] = []
 
-    async def run(self) -> CopiedChannel:
+    async def run(self) -> FetchedChannel:
         with await asyncio.to_thread(self._open) as writer:
             before = writer.last_sequence
             newest = await self._first_of(Start.last_received(), _SILENCE)
@@ -192,7 +192,7 @@ class _ChannelCopy:
             if last > before:
                 with self._watch.stage(self._name, StreamStage.LOAD, last - before) as progress:
                     count = await self._read(writer, before, last, progress)
-            return CopiedChannel(self._name, before, writer.last_sequence, count)
+            return FetchedChannel(self._name, before, writer.last_sequence, count)
 
     def _open(self) -> SliceWriter:
         name, crc = os.fsencode(self._name), Crc(IEEE)

@@ -11,6 +11,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
 from stantools.migration.broker_state_stream import find_obstacles
 from stantools.migration.journal import (
+    FOLLOWS,
     Journal,
     JournalObserver,
     StreamOutcome,
@@ -32,9 +33,6 @@ from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore
 from stantools.store.locks import check_not_in_use
-
-#: beginning of the digest in the journal of a followed store; its path follows
-FOLLOWS = "follow "
 
 
 def read_source(store: Datastore, options: SourceOptions, *, progress: Progress | None = None) -> StoreSource:

@@ -13,7 +13,7 @@ import pytest
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.migration import protocol_copy
 from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
-from stantools.migration.remote_server import RemoteServer
+from stantools.migration.protocol_source import ProtocolSource
 from stantools.nats.connect_options import ConnectOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.streaming.client import connect
@@ -35,11 +35,11 @@ def old(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
-def remote(broker: Broker, place: Path, *, monitor: bool = False) -> RemoteServer:
-    return RemoteServer(broker.url, CLUSTER, None, broker.monitoring if monitor else "", place)
+def remote(broker: Broker, place: Path, *, monitor: bool = False) -> ProtocolSource:
+    return ProtocolSource(broker.url, CLUSTER, None, broker.monitoring if monitor else "", place)
 
 
-def copied(source: RemoteServer, *channels: str) -> dict[str, int]:
+def copied(source: ProtocolSource, *channels: str) -> dict[str, int]:
     options = ConnectOptions((source.source,)).checked()
     return {each.name: each.messages for each in copy_channels(source, channels, options)}
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, old: Broker) -> None:
     remote(old, tmp_path).check(("orders",))
     remote(old, tmp_path, monitor=True).check(())
     with pytest.raises(NoServerError):
-        copied(RemoteServer(old.url, "other", copy=tmp_path / "other"), "orders")
+        copied(ProtocolSource(old.url, "other", copy=tmp_path / "other"), "orders")
     (tmp_path / "mine").mkdir()
     with pytest.raises(RefusedError, match="no copy of test-cluster"):
         copied(remote(old, tmp_path / "mine"), "orders")

@@ -12,7 +12,7 @@ from stantools.store.limits import is_channel_name
 
 
 @dataclass(frozen=True)
-class RemoteServer:
+class ProtocolSource:
     """A streaming server whose files are out of reach."""
 
     source: str = option(
