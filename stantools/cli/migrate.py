@@ -350,6 +350,7 @@ def plan_stage(planned: PlannedMigration) -> int:
     """
     from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.plan.planfile import render_plan, write_plan
+    from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     sources = planned.whole(pipeline.Cluster(engine="local"))
@@ -359,7 +360,8 @@ def plan_stage(planned: PlannedMigration) -> int:
         written = str(file) != "-"
         if written:
             check_plan_file(file, plan)
-        migration = Migration(plan, source, target, ApplySettings().options(plan.way), file if written else None)
+        options = replace(ApplySettings().options(plan.way), existing=ExistingPolicy.UNDECIDED)
+        migration = Migration(plan, source, target, options, file if written else None)
         report = migration_plan_report(plan, migration.problems(), migration.contents())
     if not written:
         click.echo(render_plan(plan), nl=False)

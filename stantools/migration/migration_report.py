@@ -194,8 +194,8 @@ def _describe_cutover(report: Report, cutover: Cutover) -> None:
         report.remark("removed", f"{escape(name)}: {text}: {describe_ranges(removed)}", "warn")
     usually = "" if cutover.delay is None else f", each about {cutover.delay:.1f} s after it was stored"
     text = f"{counted(cutover.appended, 'message')} carried while the server was running{usually}; {cutover.why}; "
-    count, each = len(cutover.results), 1e3 * cutover.seconds / max(len(cutover.results), 1)
-    text += f"nothing was served for {cutover.seconds:.1f} s ({counted(count, 'stream')}, {each:.0f} ms each), "
+    each = 1e3 * cutover.seconds / max(len(cutover.results), 1)
+    text += f"nothing was served for {cutover.seconds:.1f} s, {each:.0f} ms for each stream, "
     text += f"until {format_time(round(cutover.ready * 1e9))}"
     report.facts.append(("cutover", text))
     if cutover.written:

@@ -48,17 +48,15 @@ def test_the_plan_shows_what_the_target_has(tmp_path: Path, url: str) -> None:
     assert "more streams" not in run(tmp_path, "migrate", "plan", *words, "--plan", "all.yaml", "--all").stdout
 
 
-def test_a_different_stream_of_that_name_is_a_problem_of_the_plan(tmp_path: Path, url: str) -> None:
-    """As `apply` would refuse it, the plan says so, with the number of messages."""
+def test_a_different_stream_of_that_name_is_in_the_plan(tmp_path: Path, url: str) -> None:
+    """It is a warning: `apply` refuses it without --replace or --append-missing, before it asks."""
     words = ("--server", url, "--subject-prefix", "other", "--stream-prefix", "other-", "--channel", "orders")
     sample(tmp_path)
     run(tmp_path, "migrate", "store", *words, "--yes", "--plan", "a.yaml")
     (tmp_path / "second").mkdir()
     sample(tmp_path / "second", names=["orders"], gaps=True)
-    planned = run(
-        tmp_path, "migrate", "plan", "second/store", *words, "--plan", "b.yaml", expect=ExitCode.FINDINGS
-    ).stdout
-    assert "it already exists, with 20 messages up to 20" in planned
+    planned = run(tmp_path, "migrate", "plan", "second/store", *words, "--plan", "b.yaml").stdout
+    assert "warning: other-orders: it already exists, with 20 messages up to 20" in planned
     refused = run(tmp_path, "migrate", "apply", "b.yaml", expect=ExitCode.REFUSED)
     assert "[y/N]" not in refused.stderr
 
