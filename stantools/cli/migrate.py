@@ -199,6 +199,8 @@ class PlannedMigration:
                     "--dry-run copies nothing, and there is no copy yet", "leave --dry-run out: it asks first"
                 )
             return
+        with self.target(start=False) as target:
+            self.options(target)  # errors of the target precede the long copying
         channels = channels_of(remote, self.plan_options.channels)
         question = f"copy {counted(len(channels), 'channel')} of {remote.cluster_id} into {remote.place}?"
         if not console.confirm(question, yes=consent.yes):
@@ -368,7 +370,9 @@ def plan_stage(planned: PlannedMigration) -> int:
     else:
         write_plan(file, plan)
         preview(report)
-        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
+        word = shell_word(str(file))
+        console.note(f"the plan is in {file}; next: stantools migrate apply {word}")
+        console.note(f"for the teams of the applications: stantools migrate handout {word}")
     return ExitCode.FINDINGS if report.code else ExitCode.CLEAN
 
 

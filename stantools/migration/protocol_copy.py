@@ -42,7 +42,7 @@ from stantools.store.serverinfo import new_server_info, readable_server_info
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.streaming.client import Client, ClientOptions, Message, Start, SubscriptionOptions, connect
-from stantools.streaming.errors import StreamingError
+from stantools.streaming.errors import NoServerError, StreamingError
 
 #: channels read at a time, and messages that the server may send before it waits for acknowledgements
 _AT_ONCE = 8
@@ -139,13 +139,18 @@ def copy_channels(
     `options` are those of the connection, without a server. Raises RefusedError if the directory is not a copy of this
     cluster, StreamingError if the server cannot be read.
     """
-    _open_copy(remote)
 
     async def main() -> list[FetchedChannel]:
         async with connect_nats(options) as connection:
             client_id = f"stantools-copy-{secrets.token_hex(4)}"
             settings = ClientOptions(timeout=options.timeout)
-            async with await connect(connection, remote.cluster_id, client_id, settings) as client:
+            try:
+                connected = await connect(connection, remote.cluster_id, client_id, settings)
+            except NoServerError as problem:
+                remedy = "check --cluster-id, and that --from is the NATS server of the streaming server"
+                raise NoServerError(problem.message, remedy) from problem
+            async with connected as client:
+                _open_copy(remote)
                 copies = (_ChannelFetch(client, name, remote.place, watch) for name in channels)
                 return await in_parallel(_ChannelFetch.run, list(copies), _AT_ONCE)
 

@@ -115,6 +115,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, old: Broker) -> None:
     remote(old, tmp_path, monitor=True).check(())
     with pytest.raises(NoServerError):
         copied(ProtocolSource(old.url, "other", copy=tmp_path / "other"), "orders")
+    assert not (tmp_path / "other").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(RefusedError, match="no copy of test-cluster"):
         copied(remote(old, tmp_path / "mine"), "orders")
