@@ -107,7 +107,8 @@ def _about(seconds: float) -> str:
 
 def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
     """Returns the remarks on a plan, the worst first."""
-    order = list(_LEVELS)
+    remarks, order = list(remarks), list(_LEVELS)
+    remedies = list(dict.fromkeys(each.remedy for each in remarks))  # equal ones are printed once, after the last
     return [
         ReportRemark(
             each.level.value,
@@ -115,7 +116,7 @@ def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
             _LEVELS[each.level],
             each.remedy,
         )
-        for each in sorted(remarks, key=lambda each: (order.index(each.level), each.remedy))
+        for each in sorted(remarks, key=lambda each: (order.index(each.level), remedies.index(each.remedy)))
     ]
 
 

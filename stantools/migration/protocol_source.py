@@ -8,7 +8,6 @@ from pathlib import Path
 
 from stantools.errors import UsageError
 from stantools.options import option
-from stantools.store.limits import is_channel_name
 
 
 @dataclass(frozen=True)
@@ -60,4 +59,6 @@ class ProtocolSource:
 
 def named(patterns: Sequence[str]) -> bool:
     """Returns whether the patterns are names of channels, without wildcards."""
+    from stantools.store.limits import is_channel_name
+
     return bool(patterns) and all(is_channel_name(each) and not set("*>") & set(each) for each in patterns)
