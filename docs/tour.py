@@ -26,6 +26,7 @@ _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
 #: What differs from run to run, and what replaces it.
 _VARYING = (
     (re.compile(r"read in \d+\.\d+ s"), "read in 0.01 s"),
+    (re.compile(r"in \d+\.\d s; compared in \d+\.\d s"), "in 0.1 s; compared in 0.1 s"),
     (re.compile(r"nats://127\.0\.0\.1:\d+"), "nats://127.0.0.1:4222"),
     (re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}"), "[7] 2026/11/23 09:41:07.000000"),
     (re.compile(r"\b(?=\w*\d)(?:N[A-Z0-9]{55}|[0-9A-Za-z]{22})\b"), "kQ3vXw8LJm2ZtR5nYb7HdA"),

@@ -95,6 +95,7 @@ def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) 
     if tables:
         wide = "Do not cut tables to the width of the terminal."
         options.append((("--wide",), {"is_flag": True, "help": wide}))
+        options.append((("--all", "everything"), {"is_flag": True, "help": "Print all rows of every table and list."}))
     if progress:
         modes = {"type": click.Choice(["auto", "bar", "json", "none"]), "default": "auto", "show_default": True}
         how = "Progress on stderr; auto is a bar on a terminal."
@@ -317,6 +318,10 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
+#: the option of a verb that reads a copy of a server (`migration.protocol_copy.ProtocolSource`) instead of STORE
+REPLACES_STORE = "source"
+
+
 class StoreArgument(click.Argument):
     """The store of a verb; by default the usual one.
 
@@ -329,6 +334,10 @@ class StoreArgument(click.Argument):
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
             value = self._with_nodes(ctx, value, opts)
+        elif replaced := opts.get(REPLACES_STORE):
+            if isinstance(value, tuple) and value:
+                raise click.UsageError("STORE and --from exclude each other: a copy of the server is the store", ctx)
+            value = (opts.get("copy") or f"{opts.get('cluster_id') or replaced}.copy",)
         elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 

@@ -44,6 +44,11 @@ def progress() -> str:
     return str(_setting("progress", "auto"))
 
 
+def shows_all() -> bool:
+    """Whether the user wants every row of tables and lists."""
+    return bool(_setting("everything"))
+
+
 def is_verbose(ctx: click.Context | None = None) -> bool:
     return bool(_setting("verbose", ctx=ctx))
 
@@ -113,7 +118,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError("no terminal for the confirmation", "add --yes, or --dry-run for the plan only")
-    return click.confirm(question, err=True)
+    return click.confirm(wrapped(question, 2, err=True), err=True)
 
 
 def tell_cut() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from stantools.cli.click_options import dry_run_option, given, options_of, verb
 from stantools.cli.reporttext import show, show_plan
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.options import WORKERS, Option
-from stantools.pipeline.export.request import STDOUT, ExportOptions
+from stantools.pipeline.export.request import ALL_TABLES, STDOUT, ExportOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
@@ -55,8 +55,8 @@ def command(
 
     STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
     slices, a glob pattern, or a URL that fsspec can open; there may be several. The columns are those of the Spark
-    tables; `data` is base64 in text files. A database is one file with one table, named like TABLE. Damaged ranges are
-    rows with a `status` that names the damage.
+    tables; `data` is base64 in text files. A database is one file with a table named like TABLE, or with all tables.
+    Damaged ranges are rows with a `status` that names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export
@@ -70,6 +70,7 @@ def command(
       stantools export STORE --to messages --by channel,date
       stantools export STORE --channel orders --to orders.csv.gz
       stantools export STORE --to messages.duckdb
+      stantools export STORE --table all --to store.duckdb
       stantools export STORE --table subscriptions --to - | jq .
       stantools export /archive/stores --to s3a://bucket/messages --by channel,date --engine spark
 
@@ -90,6 +91,8 @@ def command(
             f"--to {export_options.to}: is a URL, but this command writes local files",
             "name a directory or a file, or let Spark write it: --engine spark",
         )
+    if tasks and export_options.table == ALL_TABLES:
+        raise UsageError("--table all is written by one process", "leave out the options for Spark")
     if tasks:
         by_spark = url or writer == "spark"
         return _in_tasks(stores, export_options, table_options, cluster, dry_run=dry_run, by_spark=by_spark)
@@ -108,8 +111,12 @@ def _here(
     from stantools.pipeline.export.run import export_here, export_to_stream
 
     table_options.key.key()  # a wrong variable or file is reported at once
+    tables = export_options.tables
     paths, _ = pipeline.table_paths(stores, export_options.channels, cluster)
-    export = export_options.planned(paths, table_options, workers)
+    exports = [each.planned(paths, table_options, workers) for each in tables]
+    export = exports[0]
+    if len(exports) > 1 and not dry_run:
+        return _carry_out_all(exports, workers)
 
     def write(shown: ByteProgress) -> Result:
         if export_options.to == STDOUT:
@@ -147,6 +154,20 @@ def _in_tasks(
             return export_to_directory(export, work=work, progress=shown.advance)
 
     return _carry_out(export, None if dry_run else write)
+
+
+def _carry_out_all(exports: Sequence[Export], workers: int) -> int:
+    """Writes several tables into one database."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.export.export_report import export_tables_report
+    from stantools.pipeline.export.run import export_tables
+
+    exports[0].check_target()
+    for export in exports:
+        _tell_of_nodes(export)
+    with ByteProgress("export", sum(export.size for export in exports)) as shown:
+        results = export_tables(exports, workers=workers, progress=shown.advance)
+    return show(export_tables_report(results, [export.options for export in exports]))
 
 
 def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -> int:

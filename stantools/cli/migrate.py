@@ -28,20 +28,22 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.click_options import command as command_of
-from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.connection_options import connection_options, from_options, or_selected
+from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
+from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
-    from stantools.migration.plan.migration_plan import MigrationPlan
+    from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.migration.targets.target import Destination
@@ -106,6 +108,7 @@ _planning = partial(
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
+_remote = options_of(ProtocolSource, "remote_server", title="A server whose files are out of reach")
 _follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
 _apply_options = options_of(ApplySettings, "settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
@@ -124,6 +127,7 @@ class PlannedMigration:
     connect_options: ConnectOptions
     plan_options: PlanOptions
     table_options: TableOptions
+    remote_server: ProtocolSource
     plan_file: Path | None
 
     @cached_property
@@ -137,6 +141,7 @@ class PlannedMigration:
         """Opens the source: a store, the nodes of a cluster, or several stores."""
         from stantools.sources.source import Capability
 
+        self.remote_server.check(self.plan_options.channels)
         # of several, those that cannot be migrated are named with the result
         uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
         return pipeline.named_sources(
@@ -175,7 +180,41 @@ class PlannedMigration:
         # Every error that can be found at once precedes the long reading.
         options, source_options = self.options(target), self.plan_options.source_options()
         source = read_source(sources, self.read_options, source_options, running=running)
-        return source, make_plan(source, options, options.target.version)
+        plan = make_plan(source, options, options.target.version)
+        return source, replace(plan, left_out=(*plan.left_out, *self.lacking))
+
+    def copy(self, consent: ChangeMode) -> None:
+        """Copies the channels of a server whose files are out of reach (--from); STORE is then the copy."""
+        from stantools.cli.streamprogress import StreamsProgress
+        from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
+        from stantools.notation import counted
+
+        remote = self.remote_server
+        remote.check(self.plan_options.channels)
+        if not remote.source:
+            return
+        if consent.dry_run:
+            if not remote.place.exists():
+                raise UsageError(
+                    "--dry-run copies nothing, and there is no copy yet", "leave --dry-run out: it asks first"
+                )
+            return
+        with self.target(start=False) as target:
+            self.options(target)  # errors of the target precede the long copying
+        channels = channels_of(remote, self.plan_options.channels)
+        question = f"copy {counted(len(channels), 'channel')} of {remote.cluster_id} into {remote.place}?"
+        if not console.confirm(question, yes=consent.yes):
+            raise click.exceptions.Exit(ExitCode.CLEAN)
+        with StreamsProgress("copy", 0, place=remote.source) as watch:
+            copied = copy_channels(remote, channels, from_options(remote.source, remote.source_context), watch)
+        messages = sum(each.messages for each in copied)
+        console.note(f"{counted(messages, 'message')} copied; the copy is {remote.place}")
+        self.lacking.extend(left_out(remote, channels))
+
+    @cached_property
+    def lacking(self) -> list[OmittedPart]:
+        """The parts of the server that the copy does not have."""
+        return []
 
 
 def _together(named: NamedSources) -> list[Source] | None:
@@ -210,6 +249,7 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
         connection_options,
         _planning(),
         _reading,
+        _remote,
         given(plan_file=plan_file),
     )
 
@@ -254,6 +294,10 @@ def run(
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
     and queue groups as well, so that this broker continues where the server of STORE stopped.
 
+    --from reads the named channels of a running server through its protocol, where its files are out of reach. It
+    copies them into a store first, from which all else is done; consumers cannot be made, because the protocol does not
+    show the positions of durables. The same command continues with the messages that are new.
+
     Several stores are migrated one by one, each with a plan and a journal of its own; an unreadable one is named, and
     the others are migrated. Stores with equal channel names need distinguishing prefixes, in which {store} stands for
     the name of a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'. On Spark there is a task for
@@ -263,9 +307,13 @@ def run(
     Exit code 0: done and proven. 1: differences, or an unreadable store among several. 3: the server or the store
     cannot be used. 4: refused; nothing was changed. 5: done, with the loss accepted by --accept-loss.
     """
-    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, set_aside
     from stantools.store.durable import writing
 
+    if planned.remote_server.source and follow_options.wanted:
+        remedy = "run the same command again, which copies the new messages; the last time after stopping the producers"
+        raise UsageError("--follow reads the files of a server, which --from does without", remedy)
+    planned.copy(consent)
     named = planned.named(cluster)
     sources = None if several.compare else _together(named)
     if sources is None:
@@ -284,7 +332,11 @@ def run(
                 with writing(several.plans):
                     several.plans.mkdir(parents=True, exist_ok=True)
             file = several.plans / file.name
+        if planned.remote_server.source:
+            settings = replace(settings, append_missing=not settings.replace)
         if not consent.dry_run:
+            if planned.remote_server.source:
+                set_aside(file, plan)
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, settings.options(plan.way), file)
         return _apply_plan(migration, settings, consent, new=True)
@@ -300,20 +352,27 @@ def plan_stage(planned: PlannedMigration) -> int:
     """
     from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.plan.planfile import render_plan, write_plan
+    from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     sources = planned.whole(pipeline.Cluster(engine="local"))
     with planned.target(start=False) as target:
         source, plan = planned.plan(sources, target, running=True)
-        report = migration_plan_report(plan, Migration(plan, source, target).problems())
-    if str(planned.plan_file) == "-":
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
+        written = str(file) != "-"
+        if written:
+            check_plan_file(file, plan)
+        options = replace(ApplySettings().options(plan.way), existing=ExistingPolicy.UNDECIDED)
+        migration = Migration(plan, source, target, options, file if written else None)
+        report = migration_plan_report(plan, migration.problems(), migration.contents())
+    if not written:
         click.echo(render_plan(plan), nl=False)
     else:
-        file = planned.plan_file or default_plan_file(Path(plan.source.path))
-        check_plan_file(file, plan)
         write_plan(file, plan)
-        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
         preview(report)
+        word = shell_word(str(file))
+        console.note(f"the plan is in {file}; next: stantools migrate apply {word}")
+        console.note(f"for the teams of the applications: stantools migrate handout {word}")
     return ExitCode.FINDINGS if report.code else ExitCode.CLEAN
 
 
@@ -341,6 +400,36 @@ def apply_stage(
         source = _reopen(plan, store_options, running=store_options.force)
         migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
         return _apply_plan(migration, settings, consent)
+
+
+@dataclass(frozen=True)
+class HandoutFiles:
+    html: Path | None = option("The page; by default beside the plan.", kind=Path, metavar="FILE")
+    csv: Path | None = option("The table; by default beside the plan.", kind=Path, metavar="FILE")
+    overwrite: bool = OVERWRITE.field()
+
+
+@_stage("handout")
+@_plan_argument
+@options_of(HandoutFiles, "files")
+def handout_stage(plan_file: Path, files: HandoutFiles) -> int:
+    """Write a page and a csv file for the teams: the stream, consumer and subject of each client, durable and channel.
+
+    The page has programs that read each consumer, in Go, Java, .NET, Node and Python.
+    """
+    from stantools.cli.report import check_page, write_page
+    from stantools.migration.handout import as_csv, handout
+    from stantools.migration.plan.planfile import read_plan
+
+    html, csv = files.html or plan_file.with_suffix(".html"), files.csv or plan_file.with_suffix(".csv")
+    for file in (html, csv):
+        check_page(file, overwrite=files.overwrite)
+    plan = read_plan(plan_file)
+    from stantools.pages.handoutpage import handout_page
+
+    write_page(html, handout_page(plan))
+    write_page(csv, as_csv(handout(plan)))
+    return ExitCode.CLEAN
 
 
 @_stage("verify")
@@ -460,7 +549,14 @@ def _follow(
     from stantools.cli.opening import nodes_of
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
+    from stantools.migration.followed_store import (
+        FollowedStore,
+        check_followable,
+        has_ended,
+        open_journal,
+        store_of_nodes,
+        was_seen,
+    )
     from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared_stream import prepare
@@ -478,14 +574,14 @@ def _follow(
     store = open_store(store_of_nodes(nodes), planned.read_options) if nodes else sources[0].store()
     source_options = planned.plan_options.source_options()
     followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
-    file = planned.plan_file or default_plan_file(store.path)
+    file = planned.plan_file or default_plan_file(store.path, follows=True)
     with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     apply_options = replace(settings.options(plan.way), existing=ExistingPolicy.APPEND)
-    if (
-        settled := _confirm(Migration(plan, source, target, apply_options, file), "follow", settings, consent)
-    ) is not None:
+    check_followable(file, plan)
+    migration = Migration(plan, source, target, apply_options, file, follows=True)
+    if (settled := _confirm(migration, "follow", settings, consent)) is not None:
         return settled
     ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -513,7 +609,7 @@ def _confirm(
     from stantools.notation import counted
 
     plan, problems = migration.plan, migration.problems()
-    report = migration_plan_report(plan, problems)
+    report = migration_plan_report(plan, problems, migration.contents())
     preview(report)
     if consent.dry_run:
         return report.code

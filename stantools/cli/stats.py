@@ -10,6 +10,7 @@ from stantools.cli import console, pipeline
 from stantools.cli.click_options import options_of, verb
 from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.cli.reporttext import show
+from stantools.errors import UsageError
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _check_outputs(stats_options: StatsOptions) -> None:
     from stantools.store.atomic import check_vacant
 
     if stats_options.directory is not None:
+        if stats_options.directory.suffix in (".html", ".htm"):
+            raise UsageError("--to is a directory of Parquet files", f"the page is --report {stats_options.directory}")
         check_vacant(stats_options.directory)
     if stats_options.report is not None:
         check_page(stats_options.report, overwrite=stats_options.overwrite)

@@ -171,7 +171,7 @@ def messages_section(diagnosis: Diagnosis, *, detailed: bool = False) -> ReportS
             described(each.missing),
             ", ".join(end.sequences + f": {end.reason}" * detailed for end in each.unknown) or None,
         )
-        for each in diagnosis.outcomes.values()
+        for each in sorted(diagnosis.outcomes.values(), key=lambda each: each.rank)
         if each.recoverable or each.older or each.archived or each.missing or each.unknown
     ]
     totals = diagnosis.totals.sentence("a start")

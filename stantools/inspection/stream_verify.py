@@ -77,7 +77,7 @@ class StreamsVerdict(ScanResult):
                 each.bytes,
                 *(describe_ranges(part, 4) if part else None for part in (each.intact, each.damaged, each.missing)),
             )
-            for each in self.streams
+            for each in sorted(self.streams, key=lambda each: (-each.missing.count(), -each.damaged.count()))
         ]
         return ReportTable(_COLUMNS, rows)
 

@@ -119,7 +119,7 @@ class Verdict(ScanResult):
                 describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
                 ", ".join(unknown.sequences for unknown in each.outcome.unknown) or None,
             )
-            for each in self.channels
+            for each in sorted(self.channels, key=lambda each: each.outcome.rank)
         ]
         return ReportTable(_COLUMNS, rows)
 

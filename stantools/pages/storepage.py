@@ -208,6 +208,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         )
         for verdict in verified.channels
     ]
+    channels.sort(key=lambda each: (each.outcome.rank, -each.findings))
     ranked = worst_first(verified.findings)
     return render(
         "store.html",

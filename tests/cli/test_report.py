@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import ExitCode
+from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
 from tests.htmlpages import Tags
 
@@ -93,3 +94,12 @@ def test_exit_codes(run, golden: Path, tmp_path: Path) -> None:
     before = page.read_bytes()
     assert run("report", store, "--html", page, "--overwrite", "-o", "json").json()["page"] == str(page)
     assert re.sub(rb"read on [\d :-]+", b"", page.read_bytes()) == re.sub(rb"read on [\d :-]+", b"", before)
+
+
+def test_a_page_is_no_directory(run, tmp_path: Path) -> None:
+    """`stats --to` names a directory of tables, which nobody wants to be called page.html."""
+    write_sample(tmp_path / "store", SampleOptions(messages=3))
+    refused = run("stats", tmp_path / "store", "--to", tmp_path / "page.html")
+    assert refused.code == 2
+    assert "--report" in refused.err
+    assert not (tmp_path / "page.html").exists()

@@ -165,7 +165,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     wizard = wizards.fill(MigrateWizard(wizards.source(damaged)), out="there")
     preview = wizards.look(wizard)
     assert any("1 message is missing in the store" in each.message for each in preview.obstacles)
-    assert any(each.word == "lost" for listed in preview.report.remarks for each in listed.remarks)
+    assert any(each.word == "missing" for listed in preview.report.remarks for each in listed.remarks)
     wizards.fill(wizard, accept_loss="yes")
     assert not wizards.look(wizard).obstacles
     assert wizards.run(wizard).report.code == ExitCode.LOSS

@@ -174,11 +174,11 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             if form.flag("replace") and form.flag("append-missing"):
                 raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
             migration = Migration(plan, found, target, form.taken(ApplySettings).options(plan.way), file)
-            problems = migration.problems()
+            problems, present = migration.problems(), migration.contents()
         preview.attempt(partial(check_plan_file, file, plan))
         version = ".".join(map(str, plan.target.version or ()))
-        preview.report = migration_plan_report(plan, problems)
-        preview.report.facts = [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
+        preview.report = migration_plan_report(plan, problems, present)
+        preview.report.facts += [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
         preview.obstacles += [
             RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
             for note in serious(problems)

@@ -60,6 +60,7 @@ class ExistingPolicy(enum.StrEnum):
     """Treatment of an existing stream that differs from the plan."""
 
     REFUSE = "refuse"
+    UNDECIDED = "undecided"  #: for a plan only: options of `apply` decide
     REPLACE = "replace"  #: delete it and load it again
     APPEND = "append"  #: publish the messages missing at its end, if all others are equal
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: target for standard output
 STDOUT: Final = "-"
+#: every table, in one database
+ALL_TABLES: Final = "all"
 #: Format and compression implied by a file name's ending.
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -46,12 +48,13 @@ class ExportOptions:
         metavar="DIR|FILE|-",
     )
     format: str | None = option(
-        "Kind of files; by default from the name of --to, otherwise parquet. sqlite and duckdb are databases with "
-        "one table.",
+        "Kind of files; by default from the name of --to, otherwise parquet. sqlite and duckdb are databases.",
         choices=("parquet", "ndjson", "csv", "sqlite", "duckdb"),
     )
     table: str = option(
-        "The table to export.", default=TableName.MESSAGES.value, choices=tuple(each.value for each in TableName)
+        "The table to export; all is every table, in one database.",
+        default=TableName.MESSAGES.value,
+        choices=(*(each.value for each in TableName), ALL_TABLES),
     )
     columns: str = option("Only these columns, in this order; default: all.", default="", metavar="A,B,…")
     by: str = option(
@@ -91,6 +94,19 @@ class ExportOptions:
         if self.directory or self.to.endswith("/") or self.target.is_dir():
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
+
+    @property
+    def tables(self) -> list[ExportOptions]:
+        """The options of each table; raises `UsageError` for all tables in anything but a database."""
+        if self.table != ALL_TABLES:
+            return [self]
+        each = [replace(self, table=table.value) for table in TableName]
+        if not self.single or self.to == STDOUT or each[0].layout().format not in ("sqlite", "duckdb"):
+            remedy = "name a database: --to ALL.duckdb or --to ALL.sqlite; or export one table after the other"
+            raise UsageError(f"--table {ALL_TABLES} needs a file for several tables", remedy)
+        if self.columns:
+            raise UsageError("--columns chooses columns of one table", "leave it out, or name a table")
+        return each
 
     def layout(self) -> ExportLayout:
         """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""

@@ -24,7 +24,7 @@ _SHOWN = 50
 
 def stats_report(stats: Stats) -> Report:
     report = Report(code=stats.exit_code, document=stats.as_json, records=(_NAMES, map(_record, stats.channels)))
-    ranked = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))
+    ranked = sorted(stats.channels, key=lambda each: each.rank)
     rows = [_row(each) for each in ranked]
     report.tables.append(ReportTable(_COLUMNS, rows, _SHOWN, "channel", ": see -o csv, --to and --report"))
     messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)

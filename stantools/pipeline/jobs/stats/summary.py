@@ -57,6 +57,11 @@ class ChannelStats:
     intervals: dict[int, int] = field(default_factory=dict)  #: histogram of the times between messages, nanoseconds
 
     @property
+    def rank(self) -> tuple[Any, ...]:
+        """Its place in a list: damaged and incomplete channels first, then those with the most messages."""
+        return -self.damaged, -self.missing, -self.messages, self.store, self.channel
+
+    @property
     def seconds(self) -> float:
         if self.first_ns is None or self.last_ns is None:
             return 0.0
