@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     "--monitor", metavar="URL", help="Watch a running server by its monitoring URL, such as http://host:8222."
 )
 @connection_options
-@click.option("--config", type=PathType(), metavar="FILE", help="Keys and theme; see the TUI guide.")
+@click.option("--config", type=PathType(), metavar="FILE", help="Keys, theme and mouse; see the TUI guide.")
+@click.option(
+    "--mouse/--no-mouse", default=None, help="Leave the mouse to the terminal, to select and copy text.  [default: on]"
+)
 @workers_option
 @reading_options()
 def command(
@@ -35,6 +38,7 @@ def command(
     monitor: str | None,
     connect_options: ConnectOptions,
     config: Path | None,
+    mouse: bool | None,
     workers: int,
     read_options: ReadOptions,
 ) -> int:
@@ -82,7 +86,7 @@ def command(
     # may.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    browser.run()
+    browser.run(mouse=settings.mouse if mouse is None else mouse)
     if browser.failure is not None:
         raise browser.failure
     return ExitCode.CLEAN
