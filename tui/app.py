@@ -127,7 +127,7 @@ class Browser(App[None]):
         self.unlocked = False
         self._opened = 0
         self.pane_sizes: dict[tuple[str, bool], int] = {}  #: by the pane's id, and whether it is beside its table
-        self._typed = TypeAhead(self, super().on_event)
+        self.typed = TypeAhead(self, super().on_event)
         for theme in _THEMES:
             self.register_theme(theme)
         self.theme = DARK
@@ -155,7 +155,7 @@ class Browser(App[None]):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            await self._typed.take(event)
+            await self.typed.take(event)
         else:
             await super().on_event(event)
 

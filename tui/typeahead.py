@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from textual import events
-from textual.app import App
+from textual.app import App, ScreenStackError
 
 #: Rounds of the event loop without a message, after which the effect of a key is complete.
 _QUIET_ROUNDS = 3
@@ -30,6 +30,11 @@ class TypeAhead:
         self._deliver = deliver
         self._waiting: deque[events.Event] = deque()
         self._delivery: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether all keys have had their effect."""
+        return self._delivery is None
 
     async def take(self, event: events.Event) -> None:
         if self._delivery is not None:
@@ -59,9 +64,13 @@ class TypeAhead:
 
     def _busy(self) -> bool:
         app = self._app
-        if not app.screen_stack:
+        try:
+            screen = app.screen
+        except ScreenStackError:  # the app ends
             return False
-        screen = app.screen
         if not screen.is_mounted or app.message_queue_size:
+            return True
+        auto_focus = app.AUTO_FOCUS if screen.AUTO_FOCUS is None else screen.AUTO_FOCUS
+        if auto_focus and screen.focused is None and screen.focus_chain:
             return True
         return any(node.message_queue_size for node in screen.walk_children(with_self=True))

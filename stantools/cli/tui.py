@@ -47,7 +47,7 @@ def command(
     \b
       stantools tui STORE
       stantools tui --monitor http://host:8222
-      stantools tui STORE --server nats://host:4222    and compare its streams with the store
+      stantools tui STORE --server nats://host:4222    compares its streams
 
     Press ? for the keys. NO_COLOR switches colors off.
     """

@@ -235,8 +235,7 @@ function showChannels(answer, rateOf) {
   const found = (answer.channels || [])
     .filter((channel) => channel.name.toLowerCase().includes(wanted))
     .map((channel) => [value(channel), channel]);
-  if (order.by !== "name" || order.down)
-    found.sort(([a], [b]) => (order.down ? -1 : 1) * (a < b ? -1 : a > b ? 1 : 0));
+  found.sort(([a], [b]) => (order.down ? -1 : 1) * (a < b ? -1 : a > b ? 1 : 0));
   const offset = Math.min(places.channels, Math.max(found.length - 1, 0)) || 0;
   const start = offset - (offset % PAGE);
   const rows = found.slice(start, start + PAGE).flatMap(([, channel]) => channelRows(channel, rateOf));
