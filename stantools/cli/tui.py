@@ -13,6 +13,7 @@ import click
 from stantools.cli.click_options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
 from stantools.cli.connection_options import connection_options
 from stantools.errors import ExitCode, UsageError
+from stantools.escaping import escape_line
 from stantools.install_hints import install_command
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def command(
         Address.parse(monitor)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the browser needs a terminal", "for programs: stantools info, verify, messages with -o json")
+    # Loading the user interface, and opening an archive, take a moment.
+    opened = f"opening {escape_line(str(store))}" if store is not None else "connecting"
+    sys.stdout.write(f"\r{opened} …")
+    sys.stdout.flush()
     try:
         from tui.app import Browser
     except ImportError as error:
@@ -86,6 +91,8 @@ def command(
     # may.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+    sys.stdout.write("\r\x1b[K")
+    sys.stdout.flush()
     browser.run(mouse=settings.mouse if mouse is None else mouse)
     if browser.failure is not None:
         raise browser.failure
