@@ -84,7 +84,7 @@ DEMO := .venv/.demo
 $(DEMO): pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@if test ! -e $(INSTALLED); then \
-	  echo "setting up .venv for the demonstration (once: about a minute, 100 MB)"; \
+	  echo "setting up .venv for the demonstration (once: one to three minutes, 200 MB)"; \
 	  { test -x $(BIN)/python || $(PYTHON) -m venv .venv; } \
 	  && $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[jetstream]'; fi
 	@touch $@
