@@ -224,7 +224,9 @@ def overview() -> str:
             left = f"    {names}{_KINDS.get(option.value_type, '')}"
             default = f" (default: {option.shown_default})" if option.shown_default not in ("", "false") else ""
             note = f" [{option.support}]" if option.support is Support.UNAVAILABLE else ""
-            text = wrap(f"{option.help}{default}{note}", _WIDTH - _COLUMN, break_long_words=False, break_on_hyphens=False)
+            text = wrap(
+                f"{option.help}{default}{note}", _WIDTH - _COLUMN, break_long_words=False, break_on_hyphens=False
+            )
             # at least two blanks, on the next line if necessary
             first = [left.ljust(_COLUMN) + text.pop(0)] if len(left) < _COLUMN - 1 else [left]
             lines += [*first, *(" " * _COLUMN + each for each in text)]
