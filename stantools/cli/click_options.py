@@ -52,6 +52,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 
 
+NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
+#: headings of options that most commands have
+_READING, _OUTPUT = "Reading the store", "Output"
+#: options under the first of them
+_READING_OPTIONS = (CRC_POLY, NO_CRC, KEY, ACCEPT_UNREADABLE, SQL_DRIVER, SQL_PASSWORD)
+
+
 def verb(name: str, *formats: str, tables: bool = True, progress: bool = True) -> Callable[[_F], click.Command]:
     """Makes a function a verb: a click command with the summary from the table of verbs.
 
@@ -72,13 +79,14 @@ def command(
     *formats: str,
     tables: bool = True,
     progress: bool = True,
-    kind: type[click.Command] = click.Command,
 ) -> Callable[[_F], click.Command]:
-    """Makes a function a click command of a kind; see `verb`."""
+    """Makes a function a click command; see `verb`."""
 
     def declare(function: _F) -> click.Command:
         help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
-        made = click.command(name, kind, help=help_text, short_help=summary, context_settings=CONTEXT)(function)
+        made = click.command(name, GroupedCommand, help=help_text, short_help=summary, context_settings=CONTEXT)(
+            function
+        )
         made.params += _display_options(
             formats, tables=tables and "table" in formats, progress=progress and bool(formats)
         )
@@ -103,7 +111,9 @@ def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) 
     when = {"type": click.Choice(["auto", "always", "never"]), "default": "auto", "show_default": True}
     options.append((("--color",), {**when, "help": "When to color."}))
     options.append((("-v", "--verbose"), {"is_flag": True, "help": "More details on stderr."}))
-    return [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+    found = [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+    _GROUPS.update((option, _OUTPUT) for option in found)
+    return found
 
 
 def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -220,7 +230,9 @@ def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
 
 def given(**options: Option) -> Callable[[_F], _F]:
     """Adds options that are passed on one by one."""
-    return each_of(*(option_of(name, option) for name, option in options.items()))
+    reading = [option_of(name, option) for name, option in options.items() if option in _READING_OPTIONS]
+    others = [option_of(name, option) for name, option in options.items() if option not in _READING_OPTIONS]
+    return each_of(*others, in_group(_READING, *reading)) if reading else each_of(*others)
 
 
 def folded(
@@ -306,16 +318,19 @@ _GROUPS: weakref.WeakKeyDictionary[click.Parameter, str] = weakref.WeakKeyDictio
 
 
 class GroupedCommand(click.Command):
-    """A command that shows its options in the groups of `in_group`; ungrouped ones come first."""
+    """A command that shows its options in groups; those without come first, those about its output last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        help_option = self.get_help_option(ctx)
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                groups.setdefault(_GROUPS.get(parameter, "Options"), []).append(record)
+                title = _OUTPUT if parameter is help_option else _GROUPS.get(parameter, "Options")
+                groups.setdefault(title, []).append(record)
         for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 #: the option of a verb that reads a copy of a server (`migration.protocol_copy.ProtocolSource`) instead of STORE
@@ -421,9 +436,6 @@ class ChangeMode:
 
 
 consent_options = options_of(ChangeMode, "consent")
-
-
-NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 
 
 def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable[[_F], _F]:

@@ -72,7 +72,8 @@ def command(
       stantools export STORE --to messages.duckdb
       stantools export STORE --table all --to store.duckdb
       stantools export STORE --table subscriptions --to - | jq .
-      stantools export /archive/stores --to s3a://bucket/messages --by channel,date --engine spark
+      stantools export /archive/stores --to s3a://bucket/messages \
+        --by channel,date --engine spark
 
     Exit code 0: everything was intact. 1: done, but something was damaged or could not be read. 3: reading or writing
     failed; nothing was written. 4: refused, see the message.

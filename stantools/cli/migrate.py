@@ -14,7 +14,6 @@ import click
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import (
     ChangeMode,
-    GroupedCommand,
     PathType,
     SourceType,
     consent_options,
@@ -91,7 +90,7 @@ def command() -> None:
 
 def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     def add(function: Callable[..., int]) -> click.Command:
-        stage = command_of(name, None, "table", "json", kind=GroupedCommand)(function)
+        stage = command_of(name, None, "table", "json")(function)
         stage.hidden = name == _PLAIN
         command.add_command(stage)
         return stage

@@ -86,8 +86,10 @@ With spark-submit, it has to be installed there as well:
 
 \b
   stantools pipeline verify /archive/stores
-  stantools pipeline stats /archive/stores --report page.html --master spark://HOST:7077
-  spark-submit --master yarn $(stantools pipeline --submit-file) verify /archive/stores
+  stantools pipeline stats /archive/stores --report page.html \\
+    --master spark://HOST:7077
+  spark-submit --master yarn $(stantools pipeline --submit-file) \\
+    verify /archive/stores
 
 Guide: docs/pipeline-guide.md
 """

@@ -52,6 +52,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",
     },
     "How do I begin?": {
+        "demo": "See it once: a store is filled, damaged, rescued and migrated, in 15 seconds.",
         "sample": "Write a sample store, healthy or damaged.",
         "completion": "Let your shell complete verbs, options and channels.",
     },

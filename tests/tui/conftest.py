@@ -128,6 +128,7 @@ class Hands(Pilot[None]):
             busy = any(node.message_queue_size for node in nodes)
             await self._answered([screen], MessagePump.call_after_refresh)
             busy |= any(node.message_queue_size for node in nodes) or screen is not self.app.screen
+            busy |= not self.app.typed.idle  # type: ignore[attr-defined]
             quiet = 0 if busy else quiet + 1
 
     @property

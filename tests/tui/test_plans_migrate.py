@@ -241,6 +241,7 @@ async def test_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)
+        await pilot.press("down")
         assert app.focused.value == server.url
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)

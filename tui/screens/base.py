@@ -38,6 +38,7 @@ class BrowserActions(Protocol):
     unlocked: bool
     connect_options: ConnectOptions | None
     monitor: str | None
+    pane_sizes: dict[tuple[str, bool], int]
 
     def view_bindings(self) -> Mapping[View, Binding]: ...
 

@@ -21,11 +21,14 @@ from tui.screens.tableview import FilteredView, FilterField, filtering
 from tui.session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
+from tui.widgets.panesize import RESIZING
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
 #: Minimum number of columns for the explanation beside the table.
-_WIDE = 120
+_WIDE = 130
+#: Minimum number of columns for a wider column of places.
+_WIDER = 150
 #: Interval for adding new findings, in seconds.
 _TAKE = 0.05
 
@@ -65,6 +68,7 @@ class FindingsScreen(FilteredView):
         Binding("y", "copy", "Copy", id="findings.copy"),
         Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
+        *RESIZING,
     ]
 
     def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
@@ -89,7 +93,7 @@ class FindingsScreen(FilteredView):
     def compose_body(self) -> Iterable[Widget]:
         yield TextLine(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
-        yield TablePane(self.rows, id="find-body")
+        yield TablePane(self.rows, self.browser.pane_sizes, id="find-body")
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -97,9 +101,9 @@ class FindingsScreen(FilteredView):
         self.note("stantools", "verify", str(self.session.named))
 
     def on_resize(self) -> None:
-        self.rows.wide = self.size.width >= _WIDE
+        self.rows.wide = self.size.width >= _WIDER
         self.rows.arrange()
-        self.pane.lay_out(wide=self.rows.wide)
+        self.pane.lay_out(wide=self.size.width >= _WIDE)
         self.table.reload()
 
     def facts_changed(self) -> None:

@@ -17,9 +17,9 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size
 from stantools.store.directory import ChannelFiles
 from stantools.store.growing_channel import Sign, sign
-from tui.cells import Cell, Role, time_text
+from tui.cells import Cell, Role
 from tui.jobs import Job, JobState
-from tui.rows import RowSource, TableColumn
+from tui.rows import RowSource, TableColumn, time_column
 from tui.screens.base import LatestWork, ViewScreen
 from tui.session import StoreSession
 from tui.views import ViewTarget, share_of, time_of
@@ -46,15 +46,13 @@ _PREVIEW = 200
 class MessageTableRows(RowSource[Row]):
     def __init__(self) -> None:
         self.window: RowWindow | None = None  #: the rows; None before the files are open
-        self.wide = False  #: the screen has room for milliseconds
         self.arrange()
 
     def arrange(self) -> None:
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
-        time = 23 if self.wide else 19
         self.columns: Sequence[TableColumn[Any]] = (
             TableColumn("seq", digits, lambda row: str(row.sequence), right=True),
-            TableColumn("time (UTC)", time, lambda row: time_text(row.timestamp)[:time]),
+            time_column("time (UTC)", lambda row: row.timestamp),
             TableColumn(
                 "size",
                 9,
@@ -186,11 +184,6 @@ class MessageTable(RowTable):
     @property
     def window(self) -> RowWindow | None:
         return self._rows_shown.window
-
-    def show_milliseconds(self, *, wide: bool) -> None:
-        self._rows_shown.wide = wide
-        self._rows_shown.arrange()
-        self.reload()
 
     def say(self, *cells: Cell) -> None:
         self.post_message(self.Said(cells))

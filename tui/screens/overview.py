@@ -12,9 +12,9 @@ from textual.widget import Widget
 
 from stantools.inspection.findings import Finding
 from stantools.notation import cut, format_size
-from tui.cells import SYMBOLS, Cell, Role, bar, counted, name_text, number, time_text
+from tui.cells import SYMBOLS, Cell, Role, bar, counted, name_text, number
 from tui.plans.account import advice_rows
-from tui.rows import TableColumn, TableRows
+from tui.rows import TableColumn, TableRows, time_column
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import ChannelFacts, StoreSession
 from tui.views import View, ViewTarget
@@ -36,6 +36,17 @@ def _time(facts: ChannelFacts, *, last: bool) -> int:
     return slices[-1].last_timestamp if last else slices[0].first_timestamp
 
 
+def _message_count(facts: ChannelFacts) -> int:
+    """Number of intact messages; before the scan, of those in the indexes."""
+    if facts.verdict is not None:
+        return facts.intact
+    return facts.overview.count if facts.overview else 0
+
+
+def _messages(facts: ChannelFacts) -> Cell:
+    return number(_message_count(facts)) if facts.overview or facts.verdict else ("…", "dim")
+
+
 def _lag(known: ChannelOverview) -> int:
     return max((each.lag for each in known.subscriptions), default=0)
 
@@ -48,7 +59,6 @@ def _known(
     *,
     key: str = "",
     smallest: bool = False,
-    wide: bool | None = None,
 ) -> TableColumn[ChannelFacts]:
     """Returns a column of facts from the indexes; empty before they are read."""
 
@@ -59,17 +69,7 @@ def _known(
     def shown(facts: ChannelFacts) -> Cell:
         return cell(facts.overview) if facts.overview else ("…", "dim")
 
-    return TableColumn(title, width, shown, order, key=key, right=True, wide=wide)
-
-
-def _time_column(title: str, *, last: bool) -> TableColumn[ChannelFacts]:
-    def shown(facts: ChannelFacts) -> Cell:
-        if facts.overview is None:
-            return "…", "dim"
-        time = _time(facts, last=last)
-        return time_text(time)[:19] if time else ""
-
-    return TableColumn(title, 19, shown, (lambda facts: -_time(facts, last=True)) if last else None, wide=True)
+    return TableColumn(title, width, shown, order, key=key, right=True)
 
 
 def channel_rows() -> TableRows[ChannelFacts]:
@@ -80,21 +80,15 @@ def channel_rows() -> TableRows[ChannelFacts]:
         TableColumn(
             "channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True
         ),
-        _known("messages", 10, lambda k: number(k.count), lambda k: k.count),
+        TableColumn("messages", 10, _messages, lambda facts: -_message_count(facts), right=True),
         _known("first", 9, lambda k: str(k.first_seq), lambda k: k.first_seq, smallest=True),
         _known("last", 9, lambda k: str(k.last_seq), lambda k: k.last_seq),
-        _time_column("oldest", last=False),
-        _time_column("newest", last=True),
+        time_column("oldest", lambda facts: _time(facts, last=False), wide=True),
+        time_column("newest", lambda facts: _time(facts, last=True), lambda facts: -_time(facts, last=True), wide=True),
         _known("size", 10, lambda k: format_size(k.bytes), lambda k: k.bytes, key="bytes"),
-        *(
-            _known(title, width, lambda k: str(len(k.slices)), lambda k: len(k.slices), key="slices", wide=wide)
-            for title, width, wide in (("sl", 4, False), ("slices", 6, True))
-        ),
+        _known("sl", 4, lambda k: str(len(k.slices)), lambda k: len(k.slices), key="slices"),
         _known("subs", 4, lambda k: str(len(k.subscriptions) or ""), lambda k: len(k.subscriptions)),
-        *(
-            _known(title, width, lambda k: (str(_lag(k)), "warn") if _lag(k) else "", _lag, key="lag", wide=wide)
-            for title, width, wide in (("lag", 6, False), ("worst lag", 9, True))
-        ),
+        _known("lag", 6, lambda k: (str(_lag(k)), "warn") if _lag(k) else "", _lag, key="lag"),
     )
     return TableRows(columns, lambda facts: facts.name, lambda facts: facts.name, "name")
 
@@ -258,8 +252,12 @@ def _top_findings(session: StoreSession, limit: int, width: int) -> Iterable[Seq
     count = totals.severities.get("error", 0) + totals.severities.get("warning", 0)
     for finding in ranked[:limit]:
         yield _finding_cells(finding, width)
-    if count > limit:
-        yield [(f"  … and {counted(count - limit, 'more finding')} (f)", "dim")]
+    notes = totals.severities.get("info", 0)
+    rest = [counted(count - limit, "more finding")] if count > limit else []
+    if notes:
+        rest.append(counted(notes, "note"))
+    if rest:
+        yield [(f"  … and {', '.join(rest)} (f)", "dim")]
 
 
 def _finding_cells(finding: Finding, width: int) -> Sequence[Cell]:

@@ -20,9 +20,9 @@ from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, s
 from stantools.notation import cut, describe_ranges, format_size, span_text
 from stantools.store.directory import ChannelFiles, SliceFiles, size_of
 from stantools.store.ranges import Ranges
-from tui.cells import SYMBOLS, Cell, Role, counted, name_text, number, time_text
+from tui.cells import SYMBOLS, Cell, Role, counted, name_text, number
 from tui.jobs import Job
-from tui.rows import ListRows, TableColumn
+from tui.rows import ListRows, TableColumn, time_column
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
@@ -75,7 +75,7 @@ class SliceRows(ListRows[SliceEntry]):
             self._of_survey("last", 9 if wide else 6, lambda survey: str(held.last) if (held := _held(survey)) else ""),
         ]
         if wide:
-            columns.append(TableColumn("newest", 19, self._newest))
+            columns.append(time_column("newest", self._newest))
         columns.append(TableColumn("index", 16 if wide else 12, self._index))
         taken = sum(column.width for column in columns) + len(columns)
         room = max(width - 3 - taken, 4)
@@ -101,9 +101,9 @@ class SliceRows(ListRows[SliceEntry]):
         kind = kind_of(entry.path.name) if entry.path else None
         return _FILES[kind] if kind else "", "dim"
 
-    def _newest(self, entry: SliceEntry) -> Cell:
+    def _newest(self, entry: SliceEntry) -> int:
         survey = self._survey(entry)
-        return time_text(survey.runs[-1].last_timestamp)[:19] if survey is not None and survey.runs else ""
+        return survey.runs[-1].last_timestamp if survey is not None and survey.runs else 0
 
     def _index(self, entry: SliceEntry) -> Cell:
         survey = self._survey(entry)

@@ -22,6 +22,7 @@ from tui.screens.tableview import FilterField, TabbedView, filtering, sorting
 from tui.session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
+from tui.widgets.panesize import RESIZING
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
@@ -46,6 +47,7 @@ class SubscriptionsScreen(TabbedView):
         *filtering("subscriptions"),
         Binding("J", "scroll(1)", "Details down", show=False, id="subscriptions.details_down"),
         Binding("K", "scroll(-1)", "Details up", show=False, id="subscriptions.details_up"),
+        *RESIZING,
     ]
 
     def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
@@ -73,7 +75,7 @@ class SubscriptionsScreen(TabbedView):
         yield TextLine(id="sub-tabs")
         yield TextLine(id="sub-problems")
         yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
-        yield TablePane(self.rows, id="sub-body")
+        yield TablePane(self.rows, self.browser.pane_sizes, id="sub-body")
 
     def on_mount(self) -> None:
         self.table.focus()

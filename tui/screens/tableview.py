@@ -63,6 +63,9 @@ class FilteredView(ViewScreen):
     def action_scroll(self, direction: int) -> None:
         self.pane.scroll_pane(direction)
 
+    def action_resize_pane(self, direction: int) -> None:
+        self.pane.resize_pane(direction)
+
     def action_filter(self) -> None:
         self.filter_field.display = True
         self.filter_field.focus()

@@ -217,7 +217,13 @@ class TimelineScreen(ViewScreen):
         span = timeline.last - timeline.first
         exact = _SECOND if span > 100 * _SECOND else _MILLISECOND if span > 100 * _MILLISECOND else 1
         when = span_text(timeline.first, timeline.last, exact) if span else f"all at {format_time(timeline.first)}"
-        cells: list[Cell] = [(counted(timeline.count, "message"), "strong"), f", {format_size(timeline.bytes)}, {when}"]
+        whole = self._intact
+        # A message whose record is damaged may be proven; its time is not.
+        count = f"{number(timeline.count)} of {counted(whole, 'message')}" if whole > timeline.count else ""
+        cells: list[Cell] = [
+            (count or counted(timeline.count, "message"), "strong"),
+            f", {format_size(timeline.bytes)}, {when}",
+        ]
         if job is not None:
             cells.append(("  reading more closely" if job is self._detail_reads.job else "  reading again", "accent"))
         yield cells
@@ -229,6 +235,11 @@ class TimelineScreen(ViewScreen):
             yield problems
         else:
             yield [unit, "   ", *problems]
+
+    @property
+    def _intact(self) -> int:
+        facts = self.session.channels.get(self.channel or "")
+        return facts.intact if facts is not None else 0
 
     # Keys
 

@@ -231,9 +231,13 @@ class WizardScreen(ViewScreen):
 
     @on(FormView.Reached)
     def _reached(self, event: FormView.Reached) -> None:
-        self.query_one("#hint", TextLine).show_lines(
-            [[(f"{event.field.name}: ", "strong"), (event.field.help, "dim")], [(_KEYS_OF_FORM, "dim")]]
-        )
+        field, unlocked = event.field, self.browser.unlocked
+        first: list[Cell] = []
+        if field is not None:
+            first = [(f"{field.name}: ", "strong"), (field.help, "dim")]
+        elif not unlocked:
+            first = [("Read only: W, here or later, allows changes.", "dim")]
+        self.query_one("#hint", TextLine).show_lines([first, [(_KEYS_OF_FORM, "dim")]])
 
     @on(FormView.Changed)
     def _changed(self) -> None:
