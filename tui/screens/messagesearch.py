@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import cast
 
@@ -57,11 +56,11 @@ class MessageSearch:
         self._search(self._query, 1)
 
     def _search(self, query: SearchQuery, direction: int) -> None:
-        table, window, session = self._table, self._table.window, self._session
+        table, window = self._table, self._table.window
         if window is None:
             return
         at, count = table.cursor, len(window)
-        searcher = Searcher(window, query, session.store.crc, os.fsencode(table.channel), session.store.key)
+        searcher = Searcher(window, query)
 
         def work(job: Job[int | None]) -> int | None:
             try:
