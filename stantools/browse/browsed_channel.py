@@ -88,6 +88,10 @@ class BrowsedChannel(ABC):
         """Reads the times of the messages; `progress` is called with numbers of messages."""
 
     @abstractmethod
+    def path_of(self, name: str) -> Path:
+        """Returns the path of a slice or block."""
+
+    @abstractmethod
     def files(self) -> Sequence[ListedFile]: ...
 
     @abstractmethod

@@ -57,6 +57,9 @@ class StoreChannel(BrowsedChannel):
     def timeline(self, progress: Progress) -> Timeline:
         return read_timeline(self._files, self._store.crc, survey=self._survey, progress=progress)
 
+    def path_of(self, name: str) -> Path:
+        return self._files.path / name
+
     def files(self) -> Sequence[ListedFile]:
         return list(_listed(self._store, self._files, self._survey))
 
@@ -114,7 +117,7 @@ def slice_state(survey: SliceSurvey) -> FileState:
         sum(run.count for run in runs),
         runs[0].first if runs else None,
         (runs[0].first_timestamp, runs[-1].last_timestamp) if runs else None,
-        survey.error,
+        survey.error or "",
         survey.header_error or "",
         survey.files.data is None,
         list(_damages(survey)),

@@ -101,6 +101,10 @@ class StreamChannel(BrowsedChannel):
         timeline.read(progress)
         return timeline
 
+    def path_of(self, name: str) -> Path:
+        files = (*self._stream.blocks, *self._stream.other_blocks)
+        return next((each.path for each in files if each.path.name == name), self._stream.path / "msgs" / name)
+
     def files(self) -> Sequence[ListedFile]:
         return list(_listed(self._stream))
 

@@ -17,7 +17,7 @@ from stantools.inspection.findings import Finding, Severity
 from tests.tui.conftest import LARGE, SMALL, check_sizes, screen_text, until
 from tui.screens.findingrows import FindingGroup, FindingRows, Grouping
 from tui.screens.findings import FindingsScreen, place_of
-from tui.session import StoreSession
+from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 

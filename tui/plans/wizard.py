@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import known
@@ -23,6 +23,9 @@ from stantools.store.read_options import ReadOptions, open_store
 from tui.cells import Role, name_text, store_name
 from tui.jobs import Job
 from tui.plans.form import FormField, OptionForm
+
+if TYPE_CHECKING:
+    from stantools.sources.source import Source
 
 _Plan = TypeVar("_Plan")
 
@@ -73,6 +76,7 @@ class SourceStore:
     read_options: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
     workers: int = 2  #: number of files read in parallel
     connect_options: ConnectOptions | None = None  #: connection options of a NATS server, if the user gave some
+    source: Source | None = None  #: the open source, unless it is the directory of a store
 
     @property
     def name(self) -> str:
@@ -212,15 +216,25 @@ class WizardEntry:
     changes: str  #: effect on the open store
     module: str  #: its module, imported when the wizard is opened
     name: str  #: its class
+    of_streams: tuple[str, str] = ("", "")  #: module and class of the one for JetStream directories
 
     def make(self, source: SourceStore) -> Wizard[Any]:
-        wizard: Any = getattr(importlib.import_module(self.module), self.name)
+        streams = source.source is not None and source.source.holds_streams
+        module, name = self.of_streams if streams else (self.module, self.name)
+        wizard: Any = getattr(importlib.import_module(module), name)
         made: Wizard[Any] = wizard(source)
         return made
 
 
 WIZARDS: tuple[WizardEntry, ...] = (
-    WizardEntry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
+    WizardEntry(
+        "salvage",
+        "a new store with every intact message",
+        "only read",
+        "tui.plans.salvage",
+        "SalvageWizard",
+        ("tui.plans.stream_salvage", "StreamSalvageWizard"),
+    ),
     WizardEntry(
         "compact",
         "the same store without dead records",
@@ -250,7 +264,3 @@ WIZARDS: tuple[WizardEntry, ...] = (
         "MigrateWizard",
     ),
 )
-
-
-def entry(verb: str | None) -> WizardEntry | None:
-    return next((each for each in WIZARDS if each.verb == verb), None)

@@ -19,7 +19,7 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import cut, format_size
 from tui.cells import Cell, counted, name_text, number, role_of, store_name, text_of
 from tui.jobs import Job, JobState
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.keyline import KeyLine, TabLine
 from tui.widgets.line import TextLine
@@ -69,7 +69,7 @@ class ViewScreen(Screen[None]):
     #: The tab of the view.
     TAB: ClassVar[View]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__()
         self.place = place
         self._session = session
@@ -77,7 +77,7 @@ class ViewScreen(Screen[None]):
         self._jobs: list[tuple[Job[Any], Timer]] = []
 
     @property
-    def session(self) -> StoreSession:
+    def session(self) -> SourceSession:
         assert self._session is not None
         return self._session
 
@@ -297,7 +297,7 @@ def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
     return shown
 
 
-def _scan_cells(session: StoreSession) -> Sequence[Cell]:
+def _scan_cells(session: SourceSession) -> Sequence[Cell]:
     job = session.job
     if job is None:
         return []

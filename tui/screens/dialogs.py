@@ -15,14 +15,14 @@ from textual.widgets import Input
 
 from tui.cells import Cell
 from tui.rows import ListRows, TableColumn
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
 
 class _NameSuggester(Suggester):
-    def __init__(self, session: StoreSession | None) -> None:
+    def __init__(self, session: SourceSession | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._names = [*(view.value for view in View), *(session.channels if session else ())]
 
@@ -83,7 +83,7 @@ class GoToScreen(PromptScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
 
-    def __init__(self, hint: str, session: StoreSession | None) -> None:
+    def __init__(self, hint: str, session: SourceSession | None) -> None:
         super().__init__("where to", f"{hint}; a view; a channel" if hint else "a view; a channel")
         self._suggester = _NameSuggester(session)
 

@@ -12,7 +12,7 @@ from tui.jobs import Job, JobState
 from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
-from tui.session import StoreSession
+from tui.session import SourceSession
 
 _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitive; n next, N previous"
 
@@ -20,7 +20,7 @@ _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitiv
 class MessageSearch:
     """A search from the cursor of a table of messages. The table posts its results."""
 
-    def __init__(self, table: MessageTable, session: StoreSession) -> None:
+    def __init__(self, table: MessageTable, session: SourceSession) -> None:
         self._table = table
         self._session = session
         self._query: SearchQuery | None = None
