@@ -149,14 +149,13 @@ class _BlockTimes:
 def _listed(stream: StoredStream) -> Iterator[ListedFile]:
     for block in (*stream.blocks, *stream.other_blocks):
         yield ListedFile(block.path, size=block.size, number=block.number)
-    others = [stream.path / each for each in ("meta.inf", "meta.sum", "meta.key", "msgs/index.db")]
+    others = {each: "configuration" for each in ("meta.inf", "meta.sum", "meta.key")} | {"msgs/index.db": "index"}
     for consumer in stream.consumers:
-        others += [stream.path / "obs" / consumer.name / each for each in ("meta.inf", "o.dat")]
-    others = [each for each in others if each.exists()]
-    if others:
+        others |= {f"obs/{consumer.name}/{each}": f"consumer {consumer.name}" for each in ("meta.inf", "o.dat")}
+    present = {stream.path / name: about for name, about in others.items() if (stream.path / name).exists()}
+    if present:
         yield ListedFile(None, "— other files —")
-    for path in others:
-        about = "index" if path.name == "index.db" else "consumer" if "obs" in path.parts[-3:] else "configuration"
+    for path, about in present.items():
         yield ListedFile(path, about, size=size_of(path))
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from stantools.errors import ExitCode
 from stantools.sources.door import open_source
 from stantools.streamfiles.survey import StreamSurvey
 from tests.tui.conftest import LARGE, check_sizes, notices, until
+from tui.jobs import Job
 from tui.screens.record import RecordScreen
+from tui.session import ScanStage
 from tui.views import View, ViewTarget
 
 Browse = Any
@@ -92,3 +95,19 @@ async def test_timeline(directory: Any, browse: Browse) -> None:
         await until(pilot, lambda: screen._timeline is not None)
         stream = open_source(Path("jetstream")).stream("ORDERS")
         assert screen._timeline.count == StreamSurvey(stream).intact.count()
+
+
+async def test_salvage(directory: Any, browse: Browse, steady_disk: None) -> None:
+    """The plan of a salvage is that of the command line, and its result can be opened."""
+    async with browse(directory("dmg_flip_payload_idx"), of_any_kind=True) as pilot:
+        await pilot.press("p")
+        await until(pilot, lambda: type(pilot.app.screen).__name__ == "WizardScreen")
+        flow = pilot.app.screen.flow
+        assert flow.wizard.command() == ["stantools", "salvage", "jetstream", "--out", "jetstream.salvaged"]
+        flow.wizard.preview(Job("look", lambda _: None))
+        outcome = flow.wizard.run(Job("run", lambda _: None))
+        assert outcome.report.code is ExitCode.LOSS and outcome.opens is not None
+        pilot.app.open_store(outcome.opens)
+        await until(pilot, lambda: pilot.app.session.stage is ScanStage.COMPLETE)
+        assert {name: each.intact for name, each in pilot.app.session.channels.items()} == {"EVENTS": 12, "ORDERS": 122}
+        assert not pilot.app.session.totals.severities.get("error")
