@@ -149,7 +149,7 @@ class _BlockTimes:
 def _listed(stream: StoredStream) -> Iterator[ListedFile]:
     for block in (*stream.blocks, *stream.other_blocks):
         yield ListedFile(block.path, size=block.size, number=block.number)
-    others = {each: "configuration" for each in ("meta.inf", "meta.sum", "meta.key")} | {"msgs/index.db": "index"}
+    others = dict.fromkeys(("meta.inf", "meta.sum", "meta.key"), "configuration") | {"msgs/index.db": "index"}
     for consumer in stream.consumers:
         others |= {f"obs/{consumer.name}/{each}": f"consumer {consumer.name}" for each in ("meta.inf", "o.dat")}
     present = {stream.path / name: about for name, about in others.items() if (stream.path / name).exists()}

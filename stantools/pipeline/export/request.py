@@ -160,7 +160,11 @@ class ExportOptions:
         can be read, `StantoolsError` if an optional package is missing.
         """
         from stantools.pipeline.tables.planning import plan
+        from stantools.pipeline.tables.table_options import fitting
 
+        table = fitting(replace(table_options.of(stores), table=TableName(self.table))).table
+        if table != self.table:
+            return replace(self, table=table.value).planned(stores, table_options, tasks)
         layout = self.layout()
         options = self._options(stores, table_options, layout, 1 if self.single else tasks)
         export = Export(self, layout, options, plan(options))
@@ -192,7 +196,8 @@ class ExportOptions:
             partitions=tasks,
         )
         bounded = options.bounds != Bounds() or self.archived
-        if bounded and layout.table not in (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS):
+        of_messages = (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS, TableName.STREAM_MESSAGES)
+        if bounded and layout.table not in of_messages:
             raise UsageError(
                 f"--seq, --since, --until and --archived select messages; the table {layout.table} has none",
                 "leave them out",

@@ -123,7 +123,17 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         key=given.secret("encryptionKey"),
         storage=tuple(sorted(storage.items())),
     )
+    options = fitting(options)
     return replace(options, columns=check_columns(options.table, options.columns))
+
+
+def fitting(options: TableOptions) -> TableOptions:
+    """Returns the options with the table of messages that fits the paths: that of streams for JetStream directories."""
+    from stantools.pipeline.tables.stream_messages import holds_streams  # loads their reader
+
+    if options.table is TableName.MESSAGES and holds_streams(options.paths):
+        return replace(options, table=TableName.STREAM_MESSAGES)
+    return options
 
 
 def check_columns(table: TableName, columns: tuple[str, ...]) -> tuple[str, ...]:
