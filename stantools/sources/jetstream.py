@@ -31,7 +31,8 @@ RAFT: Final = "_js_"
 _BACKUP_USES: Final = frozenset(
     {
         *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
-        *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION, Capability.TABLE),
+        *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION),
+        *(Capability.TABLE, Capability.COMPARISON),
     }
 )
 _USES: Final = _BACKUP_USES | {Capability.FORECAST}
