@@ -14,7 +14,6 @@ from stantools.browse.window import RowWindow, open_window, refine
 from stantools.inspection.file_findings import missing_slices
 from stantools.inspection.records import FileKind, kind_of
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
-from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, Datastore, size_of
 from stantools.store.growing_channel import Sign, sign
@@ -129,7 +128,8 @@ def _damages(survey: SliceSurvey) -> Iterator[str]:
     for neighbours in survey.damages:
         damage = neighbours.damage
         seq = f", sequence {damage.sequence}" if damage.sequence is not None else ""
-        text = f"at {damage.offset}: {damage.kind.value}, {counted(damage.length, 'byte')}{seq}"
+        size = f"{damage.length:,} byte{'s' * (damage.length != 1)}"
+        text = f"at {damage.offset}: {damage.kind.value}, {size}{seq}"
         yield f"{text}: {stop_text(damage.stop)}"
 
 

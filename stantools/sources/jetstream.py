@@ -35,7 +35,7 @@ _BACKUP_USES: Final = frozenset(
         *(Capability.TABLE, Capability.COMPARISON),
     }
 )
-_USES: Final = _BACKUP_USES | {Capability.FORECAST}
+_USES: Final = _BACKUP_USES | {Capability.FORECAST, Capability.PAGE}
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:

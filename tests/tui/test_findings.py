@@ -301,7 +301,7 @@ async def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], gold
 
 def _session(channels: dict[str, list[Finding]], root: list[Finding]) -> Any:
     facts = {name: SimpleNamespace(name=name, findings=found, verdict=object()) for name, found in channels.items()}
-    return SimpleNamespace(store=object(), root_findings=root, channels=facts)
+    return SimpleNamespace(opened=object(), root_findings=root, channels=facts)
 
 
 _FINDINGS = st.lists(

@@ -37,7 +37,7 @@ def test_equal(pair: tuple[Path, Path]) -> None:
 
 
 def rewritten(directory: Path, row: int, **changes: bytes) -> int:
-    """Writes one message of the first block with another subject or payload, and the right hash; returns its sequence."""
+    """Writes a message of the first block with another subject or payload and the right hash; returns its sequence."""
     path = next(directory.glob("*/streams/ORDERS/msgs/1.blk"))
     data, key = path.read_bytes(), block_key("ORDERS", 1)
     columns = RecordColumns(4096)
