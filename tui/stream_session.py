@@ -36,7 +36,7 @@ class StreamSession(SourceSession):
 
     NOUN = "stream"
     FILES = "block"
-    VERBS: ClassVar[Sequence[str]] = ("salvage",)
+    VERBS: ClassVar[Sequence[str]] = ("salvage", "export", "migrate")
 
     def __init__(self, source: Source, read_options: ReadOptions | None = None, *, workers: int = 2) -> None:
         self._given = source

@@ -9,8 +9,11 @@ import pytest
 from stantools.errors import ExitCode
 from stantools.sources.door import open_source
 from stantools.streamfiles.survey import StreamSurvey
+from tests.servers import NatsServer
 from tests.tui.conftest import LARGE, check_sizes, notices, until
 from tui.jobs import Job
+from tui.opening import open_session
+from tui.plans.wizard import WIZARDS, SourceStore
 from tui.screens.record import RecordScreen
 from tui.session import ScanStage
 from tui.views import View, ViewTarget
@@ -111,3 +114,25 @@ async def test_salvage(directory: Any, browse: Browse, steady_disk: None) -> Non
         await until(pilot, lambda: pilot.app.session.stage is ScanStage.COMPLETE)
         assert {name: each.intact for name, each in pilot.app.session.channels.items()} == {"EVENTS": 12, "ORDERS": 122}
         assert not pilot.app.session.totals.severities.get("error")
+
+
+def test_export_and_migrate(directory: Any, steady_disk: None) -> None:
+    """The plans of the other verbs: all intact messages as a table, and the streams in a server, proven."""
+    session = open_session(directory("ok_consumers15"))
+    assert session.source is not None
+    intact = StreamSurvey(session.source.stream("ORDERS")).intact.count()
+    source = SourceStore(session.path, session.read_options, source=session.source)
+    wizards = {each.verb: each.make(source) for each in WIZARDS if each.verb in session.VERBS}
+    assert list(wizards) == ["salvage", "export", "migrate"]
+    export = wizards["export"]
+    export.form.fields["to"].value = "messages.ndjson"
+    export.preview(Job("look", lambda _: None))
+    assert export.run(Job("run", lambda _: None)).report.code is ExitCode.CLEAN
+    assert len(Path("messages.ndjson").read_text().splitlines()) == intact
+    with NatsServer(Path("server").absolute()) as server:
+        migrate = wizards["migrate"]
+        migrate.form.fields["server"].value = server.url
+        migrate.preview(Job("look", lambda _: None))
+        assert f"{intact} messages" in migrate.question()
+        assert migrate.run(Job("run", lambda _: None)).report.code is ExitCode.CLEAN
+    assert server.url in migrate.command()

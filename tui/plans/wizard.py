@@ -14,6 +14,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import known
 from stantools.format.crc import IEEE
 from stantools.inspection.report import Report, ReportRemark
+from stantools.inspection.source_queries import signs_of_use
 from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
@@ -96,11 +97,22 @@ class SourceStore:
     def archived(self) -> bool:
         return self.named != self.path
 
+    @property
+    def tables(self) -> Path:
+        """The path of which tables are made: of a backup of a stream, its unpacked copy."""
+        source = self.source
+        return source.streams[0].path if source and source.archived and source.streams else self.path
+
     def uses(self, *, force: bool) -> list[StoreUse]:
         """Returns signs of a server that uses it; without `force`, raises `RefusedError` if there is one.
 
         Nothing uses the private copy of an archive.
         """
+        if self.source is not None and self.source.sql:
+            found = signs_of_use(self.source)
+            if found and not force:
+                raise RefusedError(f"{self.named}: is in use: {found[0].detail}", "stop the server first, or insist")
+            return found
         return [] if self.archived else check_not_in_use(self.path, force=force)
 
     def open(self) -> Datastore:
@@ -113,6 +125,8 @@ class SourceStore:
         """
         path = self.named
         place = path if path.name not in ("", "..") else path.resolve()
+        if place.parts and place.parts[0].endswith(":"):  # the address of a database
+            place = Path(place.name.partition("?")[0])
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
@@ -216,11 +230,11 @@ class WizardEntry:
     changes: str  #: effect on the open store
     module: str  #: its module, imported when the wizard is opened
     name: str  #: its class
-    of_streams: tuple[str, str] = ("", "")  #: module and class of the one for JetStream directories
+    of_streams: tuple[str, str] | None = None  #: module and class of another one for JetStream directories
 
     def make(self, source: SourceStore) -> Wizard[Any]:
         streams = source.source is not None and source.source.holds_streams
-        module, name = self.of_streams if streams else (self.module, self.name)
+        module, name = self.of_streams if streams and self.of_streams else (self.module, self.name)
         wizard: Any = getattr(importlib.import_module(module), name)
         made: Wizard[Any] = wizard(source)
         return made
@@ -262,5 +276,6 @@ WIZARDS: tuple[WizardEntry, ...] = (
         "only read",
         "tui.plans.migrate",
         "MigrateWizard",
+        ("tui.plans.stream_migrate", "StreamMigrateWizard"),
     ),
 )
