@@ -157,7 +157,7 @@ def _of_two(
 
 def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patterns: tuple[str, ...]) -> Report:
     from stantools.cli.progress import ByteProgress
-    from stantools.migration.proof.directories import compare_directories
+    from stantools.migration.proof.stored_streams import compare_directories
 
     first, second = sources
     with ByteProgress("diff", lambda: first.data_size() + second.data_size()) as shown:
@@ -229,8 +229,8 @@ async def _prove(
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import StreamStage
-    from stantools.migration.proof.directories import prove_directory
     from stantools.migration.proof.match import channels_for, match_stream, source_options_of, stream_info
+    from stantools.migration.salvaged_streams import prove_directory
     from stantools.migration.source import open_source as read_store
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream

@@ -20,8 +20,7 @@ from stantools.pipeline.tables.batches import gather, numbers
 from stantools.pipeline.tables.model import FailedRead, Mode, ReadCounter, Split, StreamPart, TableName, plain_text
 from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.sources.door import open_source, recognise
-from stantools.sources.jetstream import JETSTREAM
+from stantools.sources.door import open_source
 from stantools.sources.source import SourceRequest
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
@@ -41,11 +40,6 @@ _DAMAGED: Final = "damaged"
 _MISSING: Final = "missing"
 _UNREADABLE: Final = "unreadable"
 _REMEDY: Final = "read with mode PERMISSIVE to have damage as rows, or DROPMALFORMED to leave it out"
-
-
-def holds_streams(paths: tuple[str, ...]) -> bool:
-    """Returns whether all of some paths are JetStream directories."""
-    return bool(paths) and all("://" not in each and recognise(Path(each)).kind is JETSTREAM for each in paths)
 
 
 def stream_parts(options: TableOptions) -> Iterator[StreamPart | FailedRead]:

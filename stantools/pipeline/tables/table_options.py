@@ -24,6 +24,7 @@ from stantools.pipeline.tables.option_texts import (
     spark_option,
 )
 from stantools.pipeline.tables.schema import column_names
+from stantools.pipeline.tables.source_kinds import holds_streams
 from stantools.secret import Secret
 from stantools.sqlstore.address import is_address
 from stantools.store.ranges import Bounds
@@ -129,8 +130,6 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
 
 def fitting(options: TableOptions) -> TableOptions:
     """Returns the options with the table of messages that fits the paths: that of streams for JetStream directories."""
-    from stantools.pipeline.tables.stream_messages import holds_streams  # loads their reader
-
     if options.table is TableName.MESSAGES and holds_streams(options.paths):
         return replace(options, table=TableName.STREAM_MESSAGES)
     return options

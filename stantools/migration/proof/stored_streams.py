@@ -1,4 +1,4 @@
-"""Comparison of JetStream directories: streams, every message, consumers; of two of them, or of one and a server.
+"""Comparison of two JetStream directories: streams, every message, configurations, consumers.
 
 Only intact messages are compared. Messages are told apart by a hash over sequence, time, subject, headers and payload;
 those with another hash are compared part by part.
@@ -17,14 +17,9 @@ from stantools.escaping import escape
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.proof.stores import StoresDifference
-from stantools.migration.proof.stream_proof import Proof
-from stantools.migration.salvaged_streams import ExpectedRecords, SalvagedInput
-from stantools.nats.jetstream import JetStream
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
-from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.record_files import hashes
-from stantools.recovery.streams.stream_plan import plan_stream_salvage
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.batch import RecordBatch
@@ -75,14 +70,6 @@ def compare_directories(
     return result
 
 
-async def prove_directory(js: JetStream, source: Source, stream: str, progress: Progress | None = None) -> Proof:
-    """Compares a stream of a directory with the one of its name on a server."""
-    stored = source.stream(stream)
-    plan = plan_stream_salvage(replace(source, streams=(stored,)), StreamSalvageOptions(), [stored.name])
-    (planned,) = (SalvagedInput.of(each) for each in plan.streams)
-    return await ExpectedRecords(planned.stream, planned.plan).prove(js, progress=progress)
-
-
 def _by_name(source: Source, patterns: Sequence[str]) -> dict[str, StoredStream]:
     found: dict[str, StoredStream] = {}
     for each in source.streams if not patterns else _matching(source, patterns):
@@ -102,7 +89,7 @@ def _matching(source: Source, patterns: Sequence[str]) -> Sequence[StoredStream]
         return ()  # the other directory may have it
 
 
-class _Rows:
+class _RisingMessages:
     """The intact messages of a stream in rising order, of which some are taken at a time."""
 
     def __init__(self, survey: StreamSurvey) -> None:
@@ -131,7 +118,7 @@ def _compare_messages(name: str, one: StreamSurvey, other: StreamSurvey) -> tupl
     found = {code: Ranges() for code in (_MISSING, _EXTRA, _TIME, *(code for code, _, _ in _PARTS))}
     common = one.intact & other.intact
     found[_MISSING], found[_EXTRA] = one.intact - common, other.intact - common
-    left, right = _Rows(one), _Rows(other)
+    left, right = _RisingMessages(one), _RisingMessages(other)
     while (a := left.rest()) is not None and (b := right.rest()) is not None:
         bound = min(a.sequence[-1], b.sequence[-1])
         for code, ranges in _compare_rows(left.up_to(bound), right.up_to(bound)):

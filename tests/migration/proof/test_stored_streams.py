@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from stantools.errors import UsageError
-from stantools.migration.proof.directories import compare_directories, prove_directory
+from stantools.migration.proof.stored_streams import compare_directories
+from stantools.migration.salvaged_streams import prove_directory
 from stantools.sources.door import open_source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import kernels
