@@ -43,8 +43,8 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
     """Count the messages of STORE by channel and hour: number, size, rate and gaps.
 
     STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
-    slices, a glob pattern, a URL that fsspec can open, or a SQL store. Of a JetStream directory, the streams are counted
-    as channels, and their subjects with the most messages are listed.
+    slices, a glob pattern, a URL that fsspec can open, or a SQL store. Of a JetStream directory, the streams are
+    counted as channels, and their subjects with the most messages are listed.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
     first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a

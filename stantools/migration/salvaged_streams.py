@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from stantools.errors import UsageError
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.migration_plan import (
@@ -293,5 +293,7 @@ async def prove_directory(js: JetStream, source: Source, stream: str, progress: 
     """Compares a stream of a directory with the one of its name on a server."""
     stored = source.stream(stream)
     plan = plan_stream_salvage(replace(source, streams=(stored,)), StreamSalvageOptions(), [stored.name])
-    (planned,) = (SalvagedInput.of(each) for each in plan.streams)
+    if not plan.streams:
+        raise StoreUnreadableError(f"{stored.path}: nothing of the stream can be read: {'; '.join(plan.notes)}")
+    planned = SalvagedInput.of(plan.streams[0])
     return await ExpectedRecords(planned.stream, planned.plan).prove(js, progress=progress)
