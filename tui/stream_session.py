@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.notation import counted, format_size
+from stantools.sources.door import open_source
+from stantools.sources.source import SourceRequest
 from stantools.store.read_options import ReadOptions
 from tui.cells import name_text
 from tui.jobs import Job
@@ -46,8 +48,13 @@ class StreamSession(SourceSession):
 
     def _open(self) -> None:
         source = self._given
-        if self.source is not None:  # again: other files may be there
-            source = self.source = replace(source, streams=tuple(replace(each, flaws=[]) for each in source.streams))
+        if self.source is not None and source.archived:  # again: its private copy is what it was
+            source = replace(source, streams=tuple(replace(each, flaws=[]) for each in source.streams))
+        elif self.source is not None:
+            source = open_source(self.path, SourceRequest(self.read_options))
+        self._given = source
+        if self.source is not None:
+            self.source = source
         self._streams = dict(sorted(_labelled(source.streams)))
         if source.archived and source.streams:
             self.root = source.streams[0].path
@@ -56,14 +63,8 @@ class StreamSession(SourceSession):
         self._reset(list(self._streams))
 
     def use_key(self, key: bytes | None) -> None:
-        from stantools.sources.door import open_source
-        from stantools.sources.source import SourceRequest
-
-        self.close()
         self.read_options = replace(self.read_options, encryption_key=key)
-        self._given = self.source = open_source(self.path, SourceRequest(self.read_options))
-        self._open()
-        self.start()
+        self.rescan()
 
     @property
     def outcomes(self) -> Mapping[str, ChannelOutcome]:
@@ -192,7 +193,8 @@ class StreamSession(SourceSession):
             return
         job.begin_phase("forecasting a start", 0)
         try:
-            self.starts = forecast_starts(source, None, job.advance)
+            surveys = {str(each.directory.path): each for each in (facts.survey for facts in self.channels.values())}
+            self.starts = forecast_starts(source, None, job.advance, surveys)
         except StantoolsError as problem:  # no known fact depends on it
             self.forecast_problem = problem.message
         self.touch()

@@ -53,7 +53,7 @@ class BlockRecordReader(RecordReader):
         self._file = file
         self._key = survey.key if survey and survey.key else block_key(stream.name, file.number)
         self._block = StoredBlock(file, self._key)
-        self._content = BlockStretchReader(stream, None, None)
+        self._content = BlockStretchReader(stream, None)
 
     def close(self) -> None:
         super().close()

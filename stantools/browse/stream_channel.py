@@ -93,8 +93,8 @@ class StreamChannel(BrowsedChannel):
     def _window(self, parts: list[SliceParts], survey: StreamSurvey | None) -> RowWindow:
         if survey and survey.others:
             parts = sorted(parts, key=_first_sequence)
-        live, missing = (survey.intact, survey.damaged | survey.missing) if survey else (None, None)
-        return RowWindow(BlockStretchReader(self._stream, live, missing), parts)
+        missing = survey.damaged | survey.missing if survey else None
+        return RowWindow(BlockStretchReader(self._stream, missing), parts)
 
     def timeline(self, progress: Progress) -> Timeline:
         timeline = Timeline(_BlockTimes(self._survey or StreamSurvey(self._stream)))

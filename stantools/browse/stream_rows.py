@@ -53,6 +53,7 @@ class StoredBlock:
     file: BlockFile
     key: bytes  #: of its records' hashes
     plain: bool = True  #: neither compressed nor encrypted
+    live: Ranges | None = None  #: the sequences that count; None before they are known
 
     index = None
 
@@ -76,21 +77,19 @@ class BlockStretchReader(StretchReader):
 
     Args:
         stream: The stream, with its keys.
-        live: The sequences that count; None before they are known.
         missing: The sequences that are damaged or missing, not deleted; None before they are known.
     """
 
     has_subjects = True
 
-    def __init__(self, stream: StoredStream, live: Ranges | None, missing: Ranges | None) -> None:
+    def __init__(self, stream: StoredStream, missing: Ranges | None) -> None:
         super().__init__(b"", key=None)
         self._stream = stream
-        self._live = live
         self._missing = missing
         self._contents: OrderedDict[Path, bytes] = OrderedDict()
 
     def another(self, key: bytes | None) -> BlockStretchReader:
-        return BlockStretchReader(self._stream, self._live, self._missing)
+        return BlockStretchReader(self._stream, self._missing)
 
     def close(self) -> None:
         super().close()
@@ -133,7 +132,7 @@ class BlockStretchReader(StretchReader):
         raw = self.read_block(block, start, end - start)
         columns = RecordColumns(len(raw) // EMPTY_RECORD_SIZE + 1)
         count, _, _ = kernels.scan_records(raw, 0, block.key, columns)
-        return raw, counted_rows(columns.take(count), self._live)
+        return raw, counted_rows(columns.take(count), block.live)
 
     def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
         return places_of(self._records(stretch, start, end)[1].take(slice(count)), start)
@@ -269,8 +268,8 @@ def block_parts(
                 text = f"{file.path.name} is encrypted, and its key cannot be opened"
                 return SliceParts(file.path.name, mark, (RowNote(RowNoteKind.FILE, text, file.path.name),))
             key = survey.key if survey else highwayhash.block_key(stream.name, file.number)
-            block = StoredBlock(file, key, not (content.compressed or content.encrypted))
-            found = list(_runs_and_gaps(block, scan(content.data, key), live))
+            block = StoredBlock(file, key, not (content.compressed or content.encrypted), live)
+            found = list(_runs_and_gaps(block, scan(content.data, key)))
     except StoreUnreadableError as problem:
         text = f"{file.path.name} cannot be read: {problem.message}"
         return SliceParts(file.path.name, mark, (RowNote(RowNoteKind.FILE, text, file.path.name),))
@@ -278,9 +277,7 @@ def block_parts(
     return SliceParts(block.name, mark, pieces, exact=live is not None)
 
 
-def _runs_and_gaps(
-    block: StoredBlock, pieces: Iterator[RecordColumns | Gap], live: Ranges | None
-) -> Iterator[MessageStretch | Gap]:
+def _runs_and_gaps(block: StoredBlock, pieces: Iterator[RecordColumns | Gap]) -> Iterator[MessageStretch | Gap]:
     run: _OpenRun | None = None
     for piece in pieces:
         if isinstance(piece, Gap):
@@ -289,7 +286,7 @@ def _runs_and_gaps(
                 run = None
             yield piece
             continue
-        rows = places_of(counted_rows(piece, live))
+        rows = places_of(counted_rows(piece, block.live))
         if not len(rows):
             continue
         before = np.concatenate((np.array([run.last if run else 0], np.uint64), rows.sequence[:-1]))

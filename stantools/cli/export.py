@@ -56,7 +56,7 @@ def command(
     STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
     slices, a glob pattern, a URL that fsspec can open, or a SQL store; there may be several. Of JetStream directories,
     the table stream-messages is written. The columns are those of the Spark tables; `data` is base64 in text files. A
-    database is one file with one table, named like TABLE. Damaged ranges are rows with a `status` that names the damage.
+    database is one file with one table, named like TABLE. Damaged ranges are rows whose `status` names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export

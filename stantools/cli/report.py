@@ -86,7 +86,7 @@ def _of_streams(source: Source, page: ReportPage) -> int:
     with ByteProgress("verify", source.data_size) as shown:
         facts.read(shown.advance)
     with ByteProgress("forecast") as shown:
-        report = doctor_report(forecast_starts(source, None, shown.advance))
+        report = doctor_report(forecast_starts(source, None, shown.advance, facts.surveys))
     write_page(page.html, streams_page(facts, report, time.time_ns()))
     document = report.document
     short = Report(code=report.code, lead=report.lead[:1], facts=report.facts)

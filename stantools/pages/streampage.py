@@ -19,6 +19,7 @@ from stantools.pages.plots import strip
 from stantools.pages.storepage import LISTED
 from stantools.progress import Progress
 from stantools.sources.source import Source
+from stantools.streamfiles.survey import StreamSurvey
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class DirectoryFacts:
     source: Source
     streams: list[StreamSection] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    surveys: dict[str, StreamSurvey] = field(default_factory=dict)  #: by path of the stream
 
     def read(self, progress: Progress | None = None) -> None:
         """Scans and draws every stream; `progress` is called with bytes."""
@@ -61,6 +63,7 @@ class DirectoryFacts:
         self.findings += directory_findings(self.source, self.source.streams)
         for stream in self.source.streams:
             survey, verdict, findings = verify_stream(self.source, stream, progress)
+            self.surveys[str(stream.path)] = survey
             channel = StreamChannel(stream, survey)
             states = [(path.name, state) for path, state in channel.states().items()]
             wrong = bool(findings) or any(is_wrong(state) for _, state in states)

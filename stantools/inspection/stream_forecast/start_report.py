@@ -122,8 +122,16 @@ class StartForecasts:
         return NextStep(text, commands)
 
 
-def forecast_starts(source: Source, version: str | None, progress: Progress = lambda _size: None) -> StartForecasts:
-    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
+def forecast_starts(
+    source: Source,
+    version: str | None,
+    progress: Progress = lambda _size: None,
+    known: Mapping[str, StreamSurvey] | None = None,
+) -> StartForecasts:
+    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest.
+
+    `known` are surveys of streams that were made before, by the path of the stream.
+    """
     if version is not None and version not in SERVER_RULES:
         raise UsageError(
             f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
@@ -132,7 +140,7 @@ def forecast_starts(source: Source, version: str | None, progress: Progress = la
     writer = None if version else writer_of(source.streams)
     if writer and writer is not NEWEST:
         rules.insert(0, writer)
-    surveys: dict[str, StreamSurvey] = {}
+    surveys = dict(known or {})
 
     def survey(stream: StoredStream) -> StreamSurvey:
         name = str(stream.path)
