@@ -132,7 +132,7 @@ class StoreSession(SourceSession):
 
         if self._advice is None or self._advice[0] != self.revision:
             findings = list(self.findings())
-            step = advise(self.named, findings, self.start_verdict(), self.uses, self.outcomes)
+            step = advise(self.named, findings, self.start_verdict(), self.uses, self.outcomes, self.path)
             self._advice = (self.revision, step)
         return self._advice[1]
 
@@ -227,9 +227,11 @@ class StoreSession(SourceSession):
 
             assert self._sql
             self.overview = sql_overview(self._sql)
-            slices = {each.name: each.slices for each in channel_overviews(self.store, {}, workers=self.workers)}
+            intact = {each.name: each for each in channel_overviews(self.store, {}, workers=self.workers)}
             for each in self.overview.channels:
-                each.slices = slices.get(each.name, [])
+                if each.name in intact:
+                    each.slices = intact.pop(each.name).slices
+            self.overview.channels += intact.values()  # those that a server does not recover
         for each in self.overview.channels:
             self._summarise(each)
         self.touch()
