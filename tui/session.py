@@ -151,6 +151,8 @@ class SourceSession(ABC):
     #: verbs whose plans work with it
     VERBS: ClassVar[Sequence[str]] = ("salvage", "compact", "truncate-bad-eof", "export", "migrate")
     FILES: ClassVar[str] = "slice"
+    #: names of views that are called otherwise, by their usual names
+    VIEW_NAMES: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, path: Path, read_options: ReadOptions | None = None, *, workers: int = 2) -> None:
         self.path = self.root = path

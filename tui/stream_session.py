@@ -38,6 +38,7 @@ class StreamSession(SourceSession):
 
     NOUN = "stream"
     FILES = "block"
+    VIEW_NAMES: ClassVar[Mapping[str, str]] = {"slices": "blocks", "subscriptions": "consumers"}
     VERBS: ClassVar[Sequence[str]] = ("salvage", "export", "migrate")
 
     def __init__(self, source: Source, read_options: ReadOptions | None = None, *, workers: int = 2) -> None:

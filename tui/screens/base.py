@@ -92,7 +92,8 @@ class ViewScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TextLine(id="status")
         if self._session is not None:
-            yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal)
+            names = self._session.VIEW_NAMES
+            yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal, names)
         yield from self.compose_body()
         yield KeyLine()
 
@@ -156,7 +157,8 @@ class ViewScreen(Screen[None]):
 
     def trail(self) -> Iterable[Cell]:
         if self.NAME:
-            yield self.NAME
+            usual = self._session is None or self.TAB.value != self.NAME
+            yield self.NAME if usual else self.session.VIEW_NAMES.get(self.TAB, self.NAME)
         if self.place.channel is not None:
             yield name_text(self.place.channel), "strong"
 
