@@ -26,13 +26,21 @@ from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.directory import StoredConsumer, StoredStream
 from stantools.streamfiles.survey import StreamSurvey
 
-#: parts of a message, with the columns that hold them, and the codes of differences
+#: parts of a message, with the columns that hold them
 _PARTS: Final = (
-    ("message-subject", "subject_start", "subject_size"),
-    ("message-headers", "header_start", "header_size"),
-    ("message-payload", "data_start", "data_size"),
+    ("subject", "subject_start", "subject_size"),
+    ("headers", "header_start", "header_size"),
+    ("payload", "data_start", "data_size"),
 )
-_MISSING, _EXTRA, _TIME = "message-missing", "message-extra", "message-timestamp"
+#: kinds of difference, in the order of the report
+_CODES: Final = {
+    "missing": "message-missing",
+    "extra": "message-extra",
+    "time": "message-timestamp",
+    "subject": "message-subject",
+    "headers": "message-headers",
+    "payload": "message-payload",
+}
 #: members of a configuration that two copies of a stream may have differently
 _NOT_COMPARED: Final = frozenset({"Created", "metadata", "num_replicas"})
 
@@ -115,21 +123,19 @@ class _RisingMessages:
 
 def _compare_messages(name: str, one: StreamSurvey, other: StreamSurvey) -> tuple[list[Finding], int]:
     """Compares all messages; returns differences, and the number of messages in both."""
-    found = {code: Ranges() for code in (_MISSING, _EXTRA, _TIME, *(code for code, _, _ in _PARTS))}
+    found = dict.fromkeys(_CODES, Ranges())
     common = one.intact & other.intact
-    found[_MISSING], found[_EXTRA] = one.intact - common, other.intact - common
+    found["missing"], found["extra"] = one.intact - common, other.intact - common
     left, right = _RisingMessages(one), _RisingMessages(other)
     while (a := left.rest()) is not None and (b := right.rest()) is not None:
         bound = min(a.sequence[-1], b.sequence[-1])
-        for code, ranges in _compare_rows(left.up_to(bound), right.up_to(bound)):
-            found[code] |= ranges
-    findings = [
-        finding(
-            code, f"{counted(ranges.count(), 'message')}: {describe_ranges(ranges)}", channel=name, seq=ranges.first
-        )
-        for code, ranges in found.items()
-        if ranges
-    ]
+        for kind, ranges in _compare_rows(left.up_to(bound), right.up_to(bound)):
+            found[kind] |= ranges
+    findings = []
+    for kind, ranges in found.items():
+        if ranges:
+            detail = f"{counted(ranges.count(), 'message')}: {describe_ranges(ranges)}"
+            findings.append(finding(_CODES[kind], detail, channel=name, seq=ranges.first))
     return findings, common.count()
 
 
@@ -146,12 +152,12 @@ def _compare_rows(one: RecordBatch, other: RecordBatch) -> Iterator[tuple[str, R
     for at in np.flatnonzero((a != b) | (sizes[0] != sizes[1])).tolist():
         mine, theirs, sequence = int(here[at]), int(there[at]), int(common[at])
         if one.timestamp[mine] != other.timestamp[theirs]:
-            different.setdefault(_TIME, []).append((sequence, sequence))
-        for code, start, size in _PARTS:
+            different.setdefault("time", []).append((sequence, sequence))
+        for kind, start, size in _PARTS:
             if _text(one, start, size, mine) != _text(other, start, size, theirs):
-                different.setdefault(code, []).append((sequence, sequence))
-    for code, pairs in different.items():
-        yield code, Ranges.of(pairs)
+                different.setdefault(kind, []).append((sequence, sequence))
+    for kind, pairs in different.items():
+        yield kind, Ranges.of(pairs)
 
 
 def _text(batch: RecordBatch, start: str, size: str, row: int) -> bytes:
