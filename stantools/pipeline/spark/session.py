@@ -146,7 +146,7 @@ def close_session(spark: SparkSession) -> None:
 
 def active_session() -> SparkSession | None:
     """Returns the session of this process, if there is one."""
-    if sys.modules.get("pyspark") is None:
+    if not sys.modules.get("pyspark"):
         return None
     from pyspark.sql import SparkSession
 
