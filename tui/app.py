@@ -26,8 +26,9 @@ from stantools.errors import StantoolsError
 from stantools.escaping import known
 from stantools.nats.connect_options import ConnectOptions
 from tui.keys import DARK, LIGHT, KeySettings
+from tui.opening import open_session
 from tui.screens.base import ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.typeahead import TypeAhead
 from tui.views import OF_A_CHANNEL, View, ViewTarget, screen_class
 
@@ -112,7 +113,7 @@ class Browser(App[None]):
 
     def __init__(
         self,
-        session: StoreSession | None,
+        session: SourceSession | None,
         *,
         settings: KeySettings | None = None,
         connect_options: ConnectOptions | None = None,
@@ -247,7 +248,7 @@ class Browser(App[None]):
         old = self.session
         read_options, workers = (old.read_options, old.workers) if old is not None else (None, 2)
         try:
-            session = StoreSession(path, read_options, workers=workers)
+            session = open_session(path, read_options, workers=workers)
         except StantoolsError as problem:
             self.fail(problem)
             return
@@ -283,7 +284,7 @@ class Browser(App[None]):
 
     def _with_key(self, words: Sequence[str]) -> Sequence[str]:
         session = self.session
-        if session is None or session.store.key is None or str(session.path) not in words:
+        if session is None or session.key is None or str(session.path) not in words:
             return words
         if any(word.startswith("--encryption-key") for word in words):
             return words
@@ -402,14 +403,14 @@ class Browser(App[None]):
 
         if self.session is None:
             return
-        given = "a key is set; an empty text removes it" if self.session.store.key else ""
+        given = "a key is set; an empty text removes it" if self.session.key else ""
         hint = f"the server's encryption key; it is kept in memory only{given and '; '}{given}"
         self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
 
     def _use_key(self, text: str | None) -> None:
         if text is None or self.session is None:
             return
-        if text or self.session.store.key is not None:
+        if text or self.session.key is not None:
             self.session.use_key(text.encode() or None)
             self.notify("payloads are decrypted with this key" if text else "the key is removed")
 

@@ -63,6 +63,9 @@ def command(
     stream's metadata, name or subject, or named with --channel; a stream of several channels must be the result of a
     renumbering migration. Nothing is changed on either side.
 
+    Both may be JetStream directories: then their streams are compared by account and name, with all messages,
+    configurations and consumers. A JetStream directory is compared with a stream by the stream's name.
+
     Both may be the directories of clustered nodes, with their Raft directories and file stores: then clients and
     subscriptions come from the logs, and the entries of two logs are compared as well.
 
@@ -130,6 +133,8 @@ def _of_two(
     from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores, in_both
 
+    if all(source.holds_streams for source in sources):
+        return _of_directories(names, sources, channels)
     first, second = opened = [source.store("messages are compared") for source in sources]
     if channels and not any(each.matching(channels) for each in opened):
         raise UsageError(
@@ -148,6 +153,20 @@ def _of_two(
     _tell_damage(names, found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
     return _report(found.findings, facts, in_both(found.messages, found.channels))
+
+
+def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patterns: tuple[str, ...]) -> Report:
+    from stantools.cli.progress import ByteProgress
+    from stantools.migration.proof.stored_streams import compare_directories
+
+    first, second = sources
+    with ByteProgress("diff", lambda: first.data_size() + second.data_size()) as shown:
+        found = compare_directories(first, second, patterns, shown.advance)
+        shown.found(*found.findings)
+    _tell_damage(names, found.damaged)
+    facts = {"stream": None, "streams": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
+    text = f"{counted(found.messages, 'message')} in {counted(found.channels, 'stream')} are in both directories"
+    return _report(found.findings, facts, text)
 
 
 def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
@@ -206,17 +225,24 @@ async def _prove(
 ) -> tuple[Proof, list[str]]:
     import asyncio
 
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import StreamStage
     from stantools.migration.proof.match import channels_for, match_stream, source_options_of, stream_info
-    from stantools.migration.source import open_source
+    from stantools.migration.salvaged_streams import prove_directory
+    from stantools.migration.source import open_source as read_store
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
     from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options, Capability.COMPARISON)
+    stored = open_source(store, read_options, Capability.COMPARISON)
+    if stored.holds_streams:
+        async with connect(connect_options) as connection:
+            with ByteProgress("diff") as shown:
+                proof = await prove_directory(JetStream(connection), stored, stream, shown.advance)
+        return proof, [stream]
+    opened = stored.store("messages are in file stores")
     async with connect(connect_options) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)
@@ -224,7 +250,7 @@ async def _prove(
         source_options = source_options_of(names, workers)
         with ByteProgress("read the store", lambda: opened.data_size(source_options.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(open_source, opened, source_options, progress=shown.advance)
+            source = await asyncio.to_thread(read_store, opened, source_options, progress=shown.advance)
         expected = await match_stream(js, info, source, names)
         with (
             StreamsProgress("diff", expected.source.count) as watch,

@@ -54,9 +54,10 @@ def command(
     r"""Write messages, or another table, of STORE as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
     STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
-    slices, a glob pattern, or a URL that fsspec can open; there may be several. The columns are those of the Spark
-    tables; `data` is base64 in text files. A database is one file with a table named like TABLE, or with all tables.
-    Damaged ranges are rows with a `status` that names the damage.
+    slices, a glob pattern, a URL that fsspec can open, or a SQL store; there may be several. Of JetStream directories,
+    the table stream-messages is written. The columns are those of the Spark tables; `data` is base64 in text files. A
+    database is one file with a table named like TABLE, or with all tables. Damaged ranges are rows with a `status` that
+    names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export
@@ -113,7 +114,7 @@ def _here(
 
     table_options.key.key()  # a wrong variable or file is reported at once
     tables = export_options.tables
-    paths, _ = pipeline.table_paths(stores, export_options.channels, cluster)
+    paths, _ = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
     exports = [each.planned(paths, table_options, workers) for each in tables]
     export = exports[0]
     if len(exports) > 1 and not dry_run:
@@ -140,7 +141,7 @@ def _in_tasks(
 
     if export_options.to and "://" not in export_options.to:  # tasks have other working directories
         export_options = replace(export_options, to=os.path.abspath(export_options.to))  # noqa: PTH100
-    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster)
+    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
     export = replace(export_options, directory=True).planned(
         paths, table_options, cluster.partitions or os.cpu_count() or 1
     )

@@ -361,21 +361,29 @@ def _reaching(cluster: Cluster, found: Sequence[FoundStore]) -> Cluster:
     return replace(cluster, engine="local") if any(each.only_here for each in sources) else cluster
 
 
-def table_paths(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -> tuple[tuple[str, ...], Cluster]:
-    """Returns the paths of a table, with private copies in place of archives; only this process can read these."""
+def table_paths(
+    stores: Sequence[str], channels: Sequence[str], cluster: Cluster, options: TableOptions
+) -> tuple[tuple[str, ...], Cluster]:
+    """Returns the paths of a table, with private copies in place of archives, SQL stores and backups of streams.
+
+    Only this process can read these.
+    """
     from stantools.cli.opening import check_tasks, is_archive, open_source
+    from stantools.sources import jetstream, sql
     from stantools.sources.door import recognise
     from stantools.sources.source import Capability
-    from stantools.store.read_options import ReadOptions
 
     paths = list(stores)
     for number, path in enumerate(map(Path, stores)):
         found = recognise(path)
-        if cluster.on_spark():
+        if cluster.on_spark() and found.kind is not jetstream.JETSTREAM:
             check_tasks(found)
-        if is_archive(found):
-            source = open_source(path, ReadOptions(), Capability.TABLE, channels=channels, found=found)
-            paths[number] = str(source.place)
+        if is_archive(found) or found.kind in (sql.DUMP, sql.DATABASE, jetstream.BACKUP):
+            source = open_source(path, read_options(options), Capability.TABLE, channels=channels, found=found)
+            if source.holds_streams:
+                paths[number] = str(source.streams[0].path)
+            else:
+                paths[number] = str(source.store().path if source.sql else source.place)
     return tuple(paths), cluster if paths == list(stores) else replace(cluster, engine="local")
 
 

@@ -44,7 +44,8 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
     """Count the messages of STORE by channel and hour: number, size, rate and gaps.
 
     STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
-    slices, a glob pattern, or a URL that fsspec can open.
+    slices, a glob pattern, a URL that fsspec can open, or a SQL store. Of a JetStream directory, the streams are
+    counted as channels, and their subjects with the most messages are listed.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
     first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
@@ -55,11 +56,12 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.request import require
     from stantools.pipeline.tables.planning import plan
+    from stantools.pipeline.tables.table_options import fitting
     from stantools.store.ranges import Bounds
 
     require("pyarrow", "stats")
     _check_outputs(stats_options)
-    paths, cluster = pipeline.table_paths(stores, stats_options.channels, cluster)
+    paths, cluster = pipeline.table_paths(stores, stats_options.channels, cluster, table_options)
     options = table_options.of(
         paths,
         channels=stats_options.channels,
@@ -67,6 +69,7 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
         archived=stats_options.archived,
         **({"partitions": cluster.partitions} if cluster.partitions else {}),
     )
+    options = fitting(options)
     planned = plan(options)
     if stats_options.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
         raise options.no_channel()

@@ -75,13 +75,12 @@ def command(
     from stantools.cli.opening import open_source
     from stantools.sources.source import Capability
     from tui.keys import read_settings
-    from tui.session import StoreSession
+    from tui.opening import session_of
+    from tui.session import SourceSession
 
-    session: StoreSession | None = None
+    session: SourceSession | None = None
     if store is not None:
-        source = open_source(store, read_options, Capability.SURVEY)
-        path = source.store("the browser shows stores only").path
-        session = StoreSession(path, read_options, workers=workers, files=source.node)
+        session = session_of(open_source(store, read_options, Capability.SURVEY), workers=workers)
     server = connect_options if connect_options.servers or connect_options.context else None
     base = os.environ.get("XDG_CONFIG_HOME")
     usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"

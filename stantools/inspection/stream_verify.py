@@ -107,29 +107,40 @@ def verify_streams(
     begin = time.perf_counter()
     verdict = StreamsVerdict()
     chosen = source.chosen_streams(patterns)
-    incomplete = (finding("archive-incomplete", text, stream=None) for text in source.flaws)
-    verdict.add_findings(incomplete, on_finding)
-    verdict.add_findings(_nested(source, chosen), on_finding)
+    verdict.add_findings(directory_findings(source, chosen), on_finding)
     for stream in chosen:
         survey = survey_of(stream) if survey_of else StreamSurvey(stream, progress)
-        checked = list(check_stream(survey))
-        flaws = (*stream.flaws, *survey.flaws, *checked)
-        verdict.add_findings((flaw_finding(flaw, source, stream) for flaw in flaws), on_finding)
+        found, findings = verify_stream(source, stream, survey)
+        verdict.add_findings(findings, on_finding)
         verdict.bytes_scanned += survey.bytes_scanned
-        verdict.streams.append(
-            StreamVerdict(
-                stream.account,
-                stream.name,
-                survey.live,
-                survey.intact,
-                survey.damaged,
-                survey.missing,
-                survey.intact.count(),
-                survey.totals()[0],
-            )
-        )
+        verdict.streams.append(found)
     verdict.seconds = time.perf_counter() - begin
     return verdict
+
+
+def directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
+    """Yields the findings that do not belong to a stream."""
+    for text in source.flaws:
+        yield finding("archive-incomplete", text, stream=None)
+    yield from _nested(source, streams)
+
+
+def verify_stream(
+    source: Source, stream: StoredStream, survey: StreamSurvey
+) -> tuple[StreamVerdict, Sequence[Finding]]:
+    checked = list(check_stream(survey))
+    flaws = (*stream.flaws, *survey.flaws, *checked)
+    verdict = StreamVerdict(
+        stream.account,
+        stream.name,
+        survey.live,
+        survey.intact,
+        survey.damaged,
+        survey.missing,
+        survey.intact.count(),
+        survey.totals()[0],
+    )
+    return verdict, [flaw_finding(flaw, source, stream) for flaw in flaws]
 
 
 def flaw_finding(flaw: FileFlaw, source: Source, stream: StoredStream) -> Finding:

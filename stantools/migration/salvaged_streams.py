@@ -6,10 +6,10 @@ import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from stantools.errors import UsageError
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.migration_plan import (
@@ -31,7 +31,9 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
 from stantools.notation import describe_ranges, parse_moment
 from stantools.progress import Progress
-from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
+from stantools.recovery.recovery_options import StreamSalvageOptions
+from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
+from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.meta import ArchiveState, StreamTally
@@ -285,3 +287,13 @@ def migration_of(plan: StreamSalvagePlan, target: TargetRef) -> tuple[MigrationP
         left_out.append(OmittedPart("stream", "", "nothing of it can be read", plan.left_out, loss=True))
     source = SourceRef(str(plan.source))
     return MigrationPlan(source, target, streams=streams, left_out=tuple(left_out), made_at=time.time_ns()), inputs
+
+
+async def prove_directory(js: JetStream, source: Source, stream: str, progress: Progress | None = None) -> Proof:
+    """Compares a stream of a directory with the one of its name on a server."""
+    stored = source.stream(stream)
+    plan = plan_stream_salvage(replace(source, streams=(stored,)), StreamSalvageOptions(), [stored.name])
+    if not plan.streams:
+        raise StoreUnreadableError(f"{stored.path}: nothing of the stream can be read: {'; '.join(plan.notes)}")
+    planned = SalvagedInput.of(plan.streams[0])
+    return await ExpectedRecords(planned.stream, planned.plan).prove(js, progress=progress)

@@ -32,9 +32,10 @@ _BACKUP_USES: Final = frozenset(
     {
         *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
         *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION),
+        *(Capability.TABLE, Capability.COMPARISON),
     }
 )
-_USES: Final = _BACKUP_USES | {Capability.FORECAST, Capability.CHANGE}
+_USES: Final = _BACKUP_USES | {Capability.FORECAST, Capability.CHANGE, Capability.PAGE}
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:

@@ -31,7 +31,7 @@ _PG_ARCHIVE: Final = b"PGDMP"
 _SCHEMA: Final = "?schema="
 _USES: Final = frozenset(Capability) - {
     *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
-    *(Capability.TABLE, Capability.TASKS),
+    Capability.TASKS,
 }
 
 

@@ -21,7 +21,7 @@ from tui.jobs import Job, JobState
 from tui.plans.account import MANY, AccountRows
 from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
 from tui.plans.form import FLAG, NO, YES, FieldError, FormField, OptionForm, optional, path, whole_number
-from tui.plans.wizard import WIZARDS, PlanOutcome, PlanPreview, SourceStore, Wizard, entry
+from tui.plans.wizard import WIZARDS, PlanOutcome, PlanPreview, SourceStore, Wizard
 from tui.screens.wizard import WizardScreen
 from tui.views import View
 
@@ -86,7 +86,7 @@ class TestForm:
         if verb == "migrate":
             command = command.commands["run"]  # type: ignore[attr-defined]
         options = {name: each for each in command.params for name in each.opts}
-        chosen = entry(verb)
+        chosen = next(each for each in WIZARDS if each.verb == verb)
         assert chosen is not None
         for field in chosen.make(wizards.source(store)).form:
             option = options[f"--{field.name}"]

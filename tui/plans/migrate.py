@@ -42,7 +42,7 @@ class _PreparedPlan:
     connect_options: ConnectOptions
 
 
-class _JobWatch(JournalObserver):
+class JobWatch(JournalObserver):
     """Reports the progress of a migration to a job."""
 
     def __init__(self, job: Job[PlanOutcome], *, stops: bool) -> None:
@@ -145,10 +145,10 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         """Returns the equivalent command line, without passwords."""
         source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.named), "--to", "jetstream"]
         if server := self.form.text("server"):
-            words += ["--server", _without_secrets(server)]
+            words += ["--server", without_secrets(server)]
         words += [*self.form.words(without={"server"}), *source.reading_words()]
         if source.connect_options is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
-            words += _connecting_words(source.connect_options)
+            words += connecting_words(source.connect_options)
         if source.read_options.encryption_key is not None:
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
@@ -243,7 +243,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)
         local = made.places.out is not None or made.places.jetstream_store is not None
-        watch = _JobWatch(job, stops=local)
+        watch = JobWatch(job, stops=local)
         with opened(made.places, made.connect_options, note=watch.note, check=job.check) as target:
             migration = replace(migration, target=target)
             if made.connect_options.embedded and not local:
@@ -265,14 +265,14 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         return outcome
 
 
-def _without_secrets(servers: str) -> str:
+def without_secrets(servers: str) -> str:
     try:
         return ",".join(ConnectOptions(servers=split_servers((servers,))).checked().servers)
     except StantoolsError:
         return "URL"
 
 
-def _connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
+def connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
     for name, option in declared(ConnectOptions):
         value, flag = getattr(connect_options, name), f"--{option.flag(name)}"
         if value is True:

@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from tui.cells import Cell, name_text
 from tui.rows import ListRows, TableColumn
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -26,7 +26,7 @@ _MOST_NAMES = 50
 
 
 class _NameSuggester(Suggester):
-    def __init__(self, session: StoreSession | None) -> None:
+    def __init__(self, session: SourceSession | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._names = [*(view.value for view in View), "screenshot", *(session.channels if session else ())]
 
@@ -96,7 +96,7 @@ class GoToScreen(PromptScreen):
         Binding("tab", "complete", "Complete", priority=True, id="goto.complete"),
     ]
 
-    def __init__(self, hint: str, session: StoreSession | None) -> None:
+    def __init__(self, hint: str, session: SourceSession | None) -> None:
         places = "a view; a channel, and a place in it: CHANNEL SEQ; tab completes"
         super().__init__("where to", f"{hint}; {places}" if hint else places)
         self._suggester: _NameSuggester = _NameSuggester(session)

@@ -18,7 +18,7 @@ from stantools.inspection.records import kind_of
 from tui.cells import SYMBOLS, Cell, counted, number
 from tui.screens.findingrows import FindingGroup, FindingRows, Grouping, of_subscription, place_words
 from tui.screens.tableview import FilteredView, FilterField, filtering
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.panesize import RESIZING
@@ -39,15 +39,15 @@ _SEVERITY_WORDS = {
 }
 
 
-def place_of(session: StoreSession, finding: Finding) -> tuple[View, ViewTarget] | None:
+def place_of(session: SourceSession, finding: Finding) -> tuple[View, ViewTarget] | None:
     if finding.file and finding.offset is not None:
         return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file, offset=finding.offset)
+    if finding.channel is not None and of_subscription(finding) and (finding.seq is not None or session.consumers):
+        return View.SUBSCRIPTIONS, ViewTarget(channel=finding.channel, seq=finding.seq)
     if finding.channel is not None and finding.seq is not None:
-        if of_subscription(finding):
-            return View.SUBSCRIPTIONS, ViewTarget(channel=finding.channel, seq=finding.seq)
         return View.MESSAGES, ViewTarget(channel=finding.channel, seq=finding.seq)
     named = kind_of(PurePosixPath(finding.file).name) is not None
-    if named and (session.store.path / finding.file).is_file():
+    if named and (session.root / finding.file).is_file():
         return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file)
     return None
 
@@ -71,7 +71,7 @@ class FindingsScreen(FilteredView):
         *RESIZING,
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         # The place selects a finding; it does not restrict the view to a channel.
         super().__init__(session, ViewTarget())
         self._target: ViewTarget | None = place if place != ViewTarget() else None

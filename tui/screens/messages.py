@@ -23,7 +23,7 @@ from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen, QuestionScreen
 from tui.screens.messagesearch import MessageSearch
 from tui.screens.messagetable import HINT, MessageTable
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.messagedetail import MessageDetail
@@ -62,7 +62,7 @@ class MessagesScreen(ViewScreen):
         Binding("escape", "leave", "Back, or end the search", show=False, id="messages.leave"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._loading: LatestWork[Row] = LatestWork(self)
         self._detail_wanted: bool | None = (
@@ -245,7 +245,7 @@ class MessagesScreen(ViewScreen):
         message = self.table.whole_message()
         if message is None:
             return
-        store, data = self.session.path, message.data
+        store, data = self.session.root, message.data
 
         def save(path: Path, *, over: bool) -> None:
             try:
@@ -282,7 +282,7 @@ class MessagesScreen(ViewScreen):
 
     def action_bytes(self) -> None:
         row = self.table.row()
-        file = f"{self.table.channel}/{row.file}" if row is not None and row.file else None
+        file = self.table.file_of(row) if row is not None else None
         seq = row.sequence if isinstance(row, WindowMessage) else None
         place = ViewTarget(channel=self.table.channel, file=file, offset=row.offset if row else None, seq=seq)
         self.browser.open_view(View.SLICES, place, above=True)

@@ -22,7 +22,7 @@ from tui.plans.form import FieldError
 from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.form import FormView
 from tui.widgets.line import TextLine
@@ -66,7 +66,7 @@ class WizardScreen(ViewScreen):
     #: Each step sets its own focus; a hidden widget must get no keys after a dialog.
     AUTO_FOCUS = ""
 
-    def __init__(self, session: StoreSession, place: ViewTarget, wizard: Wizard[Any]) -> None:
+    def __init__(self, session: SourceSession, place: ViewTarget, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
         self.flow = WizardFlow(wizard)
         self._pace: PhaseProgress | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -128,9 +128,9 @@ class StartForecasts:
 class SurveyCache:
     """Surveys of streams, each made once for several forecasts and for the findings."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, made: Iterable[StreamSurvey] = ()) -> None:
         self._progress = progress
-        self._surveys: dict[str, StreamSurvey] = {}
+        self._surveys = {str(each.directory.path): each for each in made}
 
     def __call__(self, stream: StoredStream) -> StreamSurvey:
         name = str(stream.path)

@@ -100,7 +100,8 @@ class ExportOptions:
         """The options of each table; raises `UsageError` for all tables in anything but a database."""
         if self.table != ALL_TABLES:
             return [self]
-        each = [replace(self, table=table.value) for table in TableName]
+        stored = (table for table in TableName if table is not TableName.STREAM_MESSAGES)
+        each = [replace(self, table=table.value) for table in stored]
         if not self.single or self.to == STDOUT or each[0].layout().format not in ("sqlite", "duckdb"):
             remedy = "name a database: --to ALL.duckdb or --to ALL.sqlite; or export one table after the other"
             raise UsageError(f"--table {ALL_TABLES} needs a file for several tables", remedy)
@@ -176,7 +177,11 @@ class ExportOptions:
         can be read, `StantoolsError` if an optional package is missing.
         """
         from stantools.pipeline.tables.planning import plan
+        from stantools.pipeline.tables.table_options import fitting
 
+        table = fitting(replace(table_options.of(stores), table=TableName(self.table))).table
+        if table != self.table:
+            return replace(self, table=table.value).planned(stores, table_options, tasks)
         layout = self.layout()
         options = self._options(stores, table_options, layout, 1 if self.single else tasks)
         export = Export(self, layout, options, plan(options))
@@ -208,7 +213,8 @@ class ExportOptions:
             partitions=tasks,
         )
         bounded = options.bounds != Bounds() or self.archived
-        if bounded and layout.table not in (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS):
+        of_messages = (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS, TableName.STREAM_MESSAGES)
+        if bounded and layout.table not in of_messages:
             raise UsageError(
                 f"--seq, --since, --until and --archived select messages; the table {layout.table} has none",
                 "leave them out",

@@ -24,6 +24,7 @@ from stantools.pipeline.tables.option_texts import (
     spark_option,
 )
 from stantools.pipeline.tables.schema import column_names
+from stantools.pipeline.tables.source_kinds import holds_streams
 from stantools.secret import Secret
 from stantools.sqlstore.address import is_address
 from stantools.store.ranges import Bounds
@@ -123,7 +124,15 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         key=given.secret("encryptionKey"),
         storage=tuple(sorted(storage.items())),
     )
+    options = fitting(options)
     return replace(options, columns=check_columns(options.table, options.columns))
+
+
+def fitting(options: TableOptions) -> TableOptions:
+    """Returns the options with the table of messages that fits the paths: that of streams for JetStream directories."""
+    if options.table is TableName.MESSAGES and holds_streams(options.paths):
+        return replace(options, table=TableName.STREAM_MESSAGES)
+    return options
 
 
 def check_columns(table: TableName, columns: tuple[str, ...]) -> tuple[str, ...]:
