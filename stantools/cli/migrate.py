@@ -195,7 +195,8 @@ class PlannedMigration:
         if consent.dry_run:
             if not remote.place.exists():
                 raise UsageError(
-                    "--dry-run copies nothing, and there is no copy yet", "leave --dry-run out: it asks first"
+                    f"there is no copy {remote.place} yet, and a plan copies nothing",
+                    "run stantools migrate without --dry-run: it asks first",
                 )
             return
         with self.target(start=False) as target:
@@ -354,6 +355,7 @@ def plan_stage(planned: PlannedMigration) -> int:
     from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
+    planned.copy(ChangeMode(dry_run=True))
     sources = planned.whole(pipeline.Cluster(engine="local"))
     with planned.target(start=False) as target:
         source, plan = planned.plan(sources, target, running=True)

@@ -71,23 +71,20 @@ def test_table_and_page(place: Path, plan: MigrationPlan) -> None:
 def lines_of(command: list[str], place: Path, count: int) -> list[str]:
     """The first lines that a program prints, which may run on; all of them, if it ends."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
-    lines: list[str] = []
-    deadline = time.monotonic() + WAIT
+    said, deadline = b"", time.monotonic() + WAIT
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
-            while len(lines) < count and ready.select(deadline - time.monotonic()):
-                if not (line := process.stdout.readline()):
+            while said.count(b"\n") < count and ready.select(deadline - time.monotonic()):
+                if not (part := os.read(process.stdout.fileno(), 1 << 16)):
                     raise AssertionError(process.stderr.read())
-                lines.append(line.rstrip("\n"))
+                said += part
     finally:
         process.kill()
         process.communicate()
-    return lines
+    return said.decode().splitlines()[:count]
 
 
 def played(language: str, code: str, place: Path, count: int) -> list[str]:
