@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker.bus.embedded import ROLES, client_name
 from broker.log import NATS, STREAMING
 from broker.reserved import ReservedSubjects
+from broker.rounds import LoopRounds, nothing
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.nats import encoding
@@ -222,8 +223,8 @@ class ExternalBus:
         }
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.
-        self.hold_back: Final = self._links[Role.SEND].hold_back
-        self.let_go: Final = self._links[Role.SEND].let_go
+        sender = self._links[Role.SEND]
+        self.rounds: Final = LoopRounds(nothing, sender.let_go, sender.hold_back)
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:
         """Calls `discovered` when NATS announces unknown servers, if there are partitions."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.nats.nats_options import NatsOptions
     from broker.nats.router import Router
     from broker.nats.subscriptions import SubjectTable, Subscriptions
+    from broker.rounds import LoopRounds
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -59,6 +60,7 @@ class SessionServer(Protocol[C]):
     slow_checks: SlowChecks
     #: turns on the event loop
     turns: FairScheduler
+    rounds: LoopRounds
     #: log protocol messages
     tracing: bool
     #: connections closed because they were too slow

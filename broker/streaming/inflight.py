@@ -34,26 +34,26 @@ class DeliveryQueue:
     def __init__(self, context: Context) -> None:
         self._driver = context.driver
         self._timers = context.timers
-        self._units: dict[ChannelSubscription | QueueGroup, None] = {}
+        self.units: dict[ChannelSubscription | QueueGroup, None] = {}  #: subscriptions and groups to serve
         self._paused: dict[ChannelSubscription | QueueGroup, None] = {}
         self._pause: Timer | None = None
 
     def __len__(self) -> int:
-        return len(self._units)
+        return len(self.units)
 
     def add(self, subscription: ChannelSubscription) -> None:
         """Queues a subscription, or the group that it is a member of."""
         self.requeue(subscription.group or subscription)
 
     def requeue(self, unit: ChannelSubscription | QueueGroup) -> None:
-        self._units[unit] = None
+        self.units[unit] = None
         self._driver.commit_soon()
 
     def queue_first(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
         """Queues subscriptions and groups before all others."""
         first = dict.fromkeys(units)
         if first:
-            self._units = first | self._units
+            self.units = first | self.units
             self._driver.commit_soon()
 
     def queue_after_pause(self, unit: ChannelSubscription | QueueGroup) -> None:
@@ -64,13 +64,13 @@ class DeliveryQueue:
 
     def _resume(self) -> None:
         self._pause = None
-        self._units.update(self._paused)
+        self.units.update(self._paused)
         self._paused.clear()
         self._driver.commit_soon()
 
     def take(self) -> list[ChannelSubscription | QueueGroup]:
-        units = list(self._units)
-        self._units.clear()
+        units = list(self.units)
+        self.units.clear()
         return units
 
 

@@ -158,6 +158,9 @@ class StreamingDriver(ports.RuleDriver, Protocol):
     def wake(self) -> None:
         """Requests a commit, from any thread."""
 
+    def write_now(self) -> None:
+        """Writes the output of the rules and of others, which otherwise leaves after `commit`."""
+
     def commit_by(self, time: int) -> None:
         """Requests a call of `commit` at a near time (monotonic ns), unless one comes before.
 

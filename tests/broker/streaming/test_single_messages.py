@@ -130,7 +130,7 @@ class Play:
             for m in (channel.messages,)
         ]
         kept = [[bytes(payload) for payload in c.messages.read(1, 1000)] for c in channels]
-        if self.world.server._commits.sleeping:
+        if self.world.server._commits.sleep is not None:
             # A store applies limits to a single message at once, to a batch at the commit.
             messages = kept = []
         journals = [self.store.records(channel.name) for channel in channels]

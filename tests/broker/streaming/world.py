@@ -50,6 +50,7 @@ class Wishes:
         self.commit = False
         self.by: int | None = None  # when it commits, unless it has before
         self.paused = 0  # how often it was asked for that
+        self.written = 0  # how often it was asked to write
         self.due: int | None = None
         self.fatal_message: str | None = None
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -60,6 +61,9 @@ class Wishes:
 
     def wake(self) -> None:
         self.commit = True
+
+    def write_now(self) -> None:
+        self.written += 1
 
     def commit_by(self, time: int) -> None:
         self.by = time
