@@ -264,7 +264,7 @@ class ExternalBus:
         """Publishes rows of a block, one message each, in one write."""
         return not self._is_inbox(subject) or self._links[role].publish_block(subject, block, begin, end)
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects."""
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)

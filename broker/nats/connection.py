@@ -248,7 +248,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
             self._gathered = False
             self.hold()
             self._queue()
-        self.server.drain()
+        self.server.mailbox.drain()
 
     def become(self, identity: Identity) -> None:
         ClientSession.become(self, identity)
@@ -284,7 +284,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
             self._needs_turn = False
             data, self._rest = self._rest, b""
             self._handle(data, len(data))
-            self.server.drain()
+            self.server.mailbox.drain()
             if not self._needs_turn:
                 self.release()
             yield

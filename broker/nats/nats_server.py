@@ -75,9 +75,8 @@ class NatsServer:
         #: order of input, commits and output
         self.rounds = self.read_coalescer.rounds = LoopRounds(self.apply_input, self.flush)
         self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
-        self._mailbox = Mailbox(self.turns)
-        self.drain: Final = self._mailbox.drain  #: delivers messages between parts of this process
-        self.router = Router(self.subscriptions, self._mailbox)
+        self.mailbox = Mailbox(self.turns)  #: messages between parts of this process
+        self.router = Router(self.subscriptions, self.mailbox)
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections closed because they were too slow
         self.total_connections = 0  #: clients since the start
@@ -424,14 +423,20 @@ class NatsServer:
         dirty = self._dirty
         if not dirty:
             return
-        rounds, deadline = self.rounds, self.turns.deadline()
-        before = rounds.enter(WRITE)
+        rounds = self.rounds
+        before = rounds.step
+        assert before is not WRITE, "WRITE in the middle of WRITE"
+        rounds.step = WRITE
+        deadline = 0.0
         try:
             while dirty:
                 dirty.popleft().flush()
-                if dirty and perf_counter() > deadline:
-                    rounds.soon()
-                    break
+                if dirty:
+                    if not deadline:
+                        deadline = self.turns.deadline()
+                    elif perf_counter() > deadline:
+                        rounds.soon()
+                        break
         finally:
             rounds.step = before
 
@@ -451,7 +456,7 @@ class NatsServer:
         identity, credentials = self.authenticator.part(credentials)
         self._cid += 1
         self.total_connections += 1
-        client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)
+        client = InternalClient(self._cid, name, server=self, mailbox=self.mailbox)
         client.become(identity)
         client.credentials = credentials
         self._clients[client.cid] = client
@@ -460,7 +465,7 @@ class NatsServer:
     def system_client(self, name: str, reserved: ReservedSubjects) -> SystemClient:
         """Returns a client for the server itself, which publishes nothing to reserved subjects."""
         self._cid += 1
-        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox, reserved=reserved)
+        return SystemClient(self._cid, name, server=self, mailbox=self.mailbox, reserved=reserved)
 
     def forget(self, client: BrokerClient) -> None:
         self._clients.pop(client.cid, None)
@@ -468,4 +473,4 @@ class NatsServer:
     @property
     def has_undelivered(self) -> bool:
         """Whether earlier messages still wait for their delivery."""
-        return bool(self._mailbox or self.read_coalescer)
+        return bool(self.mailbox or self.read_coalescer)

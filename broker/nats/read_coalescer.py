@@ -143,7 +143,8 @@ class ReadCoalescer:
             done += 1
             if done == count:
                 break
-        server.drain()
+        if server.mailbox.waiting:
+            server.mailbox.drain()
         if count == 1:
             self._poll_for_next(origins[0], start)
         else:

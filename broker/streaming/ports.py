@@ -71,7 +71,7 @@ class StreamingBus(Protocol):
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows `begin` to `end`, one message each. The block is not referenced after the call."""
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes runs of rows (subject, first row, row after the last) of a block."""
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:

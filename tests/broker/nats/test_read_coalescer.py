@@ -499,7 +499,7 @@ async def test_messages_to_each() -> None:
         (b"a", b"6"),
     ]
     before = world.server.router.counters.in_msgs, world.inner.counters.in_bytes
-    assert list(world.inner.publish_each(messages)) == []
+    assert list(world.server.router.publish_each(world.inner, messages)) == []
     await world.settle()
     assert [wire.written for wire in world.wires] == [
         b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n6\r\n",
@@ -518,15 +518,15 @@ async def test_messages_to_each() -> None:
             Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
         ):
             world.connections[number].pause_writing()  # as a transport does
-            left = world.inner.publish_each(messages[:2] + messages[5:6])
+            left = world.server.router.publish_each(world.inner, messages[:2] + messages[5:6])
             world.connections[number].resume_writing()
         assert list(left) == ([0] if number == 0 else [])
     # Not so much waits that anybody asked for a pause.
     world.connections[0].out_size = 9 << 20
     world.connections[0].out.append(b"")
-    assert list(world.inner.publish_each(messages[:1])) == [0]
+    assert list(world.server.router.publish_each(world.inner, messages[:1])) == [0]
     world.connections[3].close(CloseReason.CLIENT_CLOSED)
-    assert list(world.inner.publish_each(messages[5:6])) == []
+    assert list(world.server.router.publish_each(world.inner, messages[5:6])) == []
     assert world.connections[3].counters.out_msgs == 3
 
 

@@ -148,7 +148,7 @@ class Bus:
         assert 0 <= begin < end <= len(block)
         return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)
 
