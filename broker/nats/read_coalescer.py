@@ -25,7 +25,7 @@ import time
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.busy_poll import BusyPoll
+from broker.busy_poll import RequestPoll
 from broker.rounds import APPLY, READ
 from stantools.nats.frames import frame_table
 from stantools.nats.kernels import parse_gathered
@@ -47,13 +47,6 @@ _MAX_READS: Final = 1024
 #: Seconds of a run above which fewer reads are gathered, and below which more are.
 _LONG_RUN: Final = 0.004
 _SHORT_RUN: Final = 0.001
-#: Seconds after an answer within which the next request of a client counts as immediate, and seconds of polling for it.
-#: Waking a sleeping loop takes longer than most answers.
-_IMMEDIATE: Final = 100e-6
-_POLL_TIME: Final = 50e-6
-#: Number of successive idle polls after which only every 64th opportunity is tried.
-_MAX_IDLE_POLLS: Final = 8
-_RARE_POLL: Final = 64
 
 
 class ReadCoalescer:
@@ -74,9 +67,7 @@ class ReadCoalescer:
         self._filled = 0
         self._max_reads = _FIRST_READS
         self._last_origin: ClientSession | None = None
-        self._answer_time = 0.0
-        self._idle_polls = 0
-        self._busy_poll = BusyPoll()
+        self._request_poll = RequestPoll()
 
     def __bool__(self) -> bool:
         return bool(self._ends)
@@ -145,22 +136,12 @@ class ReadCoalescer:
                 break
         if server.mailbox.waiting:
             server.mailbox.drain()
-        if count == 1:
-            self._poll_for_next(origins[0], start)
-        else:
-            self._last_origin = None
+        # Whether a single client sends one request after another.
+        single = origins[0] if count == 1 else None
+        self._request_poll.applied(single is not None and single is self._last_origin)
+        self._last_origin = single
         took = perf_counter() - start
         if took > _LONG_RUN:
             self._max_reads = max(count // 2, 1)
         elif took < _SHORT_RUN and count >= self._max_reads // 2:
             self._max_reads = min(2 * self._max_reads, _MAX_READS)
-
-    def _poll_for_next(self, origin: ClientSession, arrival: float) -> None:
-        """Polls for a moment if a single client is active and sends one request immediately after another."""
-        pause, again = arrival - self._answer_time, origin is self._last_origin
-        self._last_origin, self._answer_time = origin, perf_counter()
-        if not again or pause > _IMMEDIATE:
-            return
-        self._idle_polls = self._idle_polls + 1 if pause > _POLL_TIME else 0
-        if self._idle_polls <= _MAX_IDLE_POLLS or self._idle_polls % _RARE_POLL == 0:
-            self._busy_poll.keep(_POLL_TIME)

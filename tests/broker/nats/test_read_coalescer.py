@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.busy_poll import RequestPoll
 from broker.nats import fair_scheduler
 from broker.nats.auth import Identity, Permit
 from broker.nats.client import CloseReason
@@ -610,36 +611,12 @@ async def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> N
     assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
 
 
-async def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:
+async def test_the_loop_polls_for_the_next_request_of_a_single_client() -> None:
     world = await World.of(2)
-    now, kept, loop = 1.0, list[Any](), mock.Mock()
-    loop.call_soon = kept.append
-
-    async def ask(pause: float, *numbers: int) -> int:
-        """Sends requests some microseconds after the last answer. Returns how often the loop looks for the next one."""
-        nonlocal now
-        now += pause / 1e6
-        for number in numbers:
-            await world.feed(number, publish(b"pub.%d" % number))
-        world.server.read_coalescer.run()
-        looks = 0
-        while kept:
-            looks += 1
-            now += 10e-6
-            kept.pop(0)()
-        now -= looks * 10e-6
-        return looks
-
-    with (
-        mock.patch("broker.nats.read_coalescer.perf_counter", lambda: now),
-        mock.patch("broker.busy_poll.perf_counter", lambda: now),
-        mock.patch("broker.busy_poll.asyncio.get_running_loop", lambda: loop),
-    ):
-        # Only who has asked right before, and then not for long.
-        assert [await ask(pause, 0) for pause in (9000, 40, 20, 99, 101, 9000, 40)] == [0, 5, 5, 5, 0, 0, 5]
-        # Nobody else at the same time.
-        assert [await ask(20, *numbers) for numbers in ((1,), (1,), (0, 1), (1,), (1,))] == [0, 5, 0, 0, 5]
-        # Where it was in vain it is tried seldom, until it no longer is.
-        looks = [await ask(80, 1) for _ in range(130)]
-        assert looks[:8] == [5] * 8 and [at for at, each in enumerate(looks, 1) if each][8:] == [64, 128]
-        assert [await ask(pause, 1) for pause in (80, 40, 80)] == [0, 5, 5]
+    polled = list[bool]()
+    with mock.patch.object(RequestPoll, "applied", lambda _, again: polled.append(again)):
+        for numbers in ((0,), (0,), (1,), (1,), (0, 1), (1,), (1,), (1,)):
+            for number in numbers:
+                await world.feed(number, publish(b"pub.%d" % number))
+            world.server.read_coalescer.run()
+    assert polled == [False, True, False, True, False, False, True, True]
