@@ -66,7 +66,7 @@ class CommitBatch:
     """Publishes that are staged together, with their acknowledgements and the subjects of these.
 
     `traced` has client, channel and guid of each row from `row` on, if trace logging is enabled. Rows outside of all
-    portions were stored as single messages (`Channel.direct_store`).
+    portions were stored as single messages (`Channel.single_store`).
     """
 
     acks: Payloads
@@ -105,7 +105,7 @@ class Commits:
     Attributes:
         staged: Number of these messages.
         size: Their bytes.
-        singles: The single messages (`Channel.direct_store`) that are stored and not delivered yet.
+        singles: The single messages (`Channel.single_store`) that are stored and not delivered yet.
         touched: Channels that the next commit flushes, with their messages.
         flushed_later: The last commit with a flush left some of it to the store.
         sleep: Timer of a commit that waits for more messages (`io_sleep_time`), if there is one.
@@ -119,6 +119,8 @@ class Commits:
         self._driver = context.driver
         self._timers = context.timers
         self._store = context.store
+        #: commits when the messages at hand are handled, or after `io_sleep_time`
+        self.commit_soon: Final = self._sleep_first if context.options.io_sleep_time else context.driver.commit_soon
         self._sleep_time = context.options.io_sleep_time
         self._channels = channels
         self._expiry = channels.expiry
@@ -175,11 +177,8 @@ class Commits:
         self.touched.setdefault(channel, [])
         self._driver.commit_soon()
 
-    def commit_soon(self) -> None:
-        """Commits when the messages at hand are handled, or after `io_sleep_time`."""
-        if not self._sleep_time:
-            self._driver.commit_soon()
-        elif self.sleep is None:
+    def _sleep_first(self) -> None:
+        if self.sleep is None:
             self.sleep = self._timers.after(self._sleep_time, self.commit)
 
     def commit(self, share: int = 0) -> None:
@@ -199,10 +198,9 @@ class Commits:
         try:
             if self.singles:
                 self._serve_singles()
+            self.staged = self.size = 0
             if self.touched:
                 self._flush_touched(share)
-            else:
-                self.staged = self.size = 0
             if completed := self._store.completed():
                 self._complete(completed)
             for number, batch in enumerate(batches):
@@ -295,7 +293,6 @@ class Commits:
 
     def _flush_touched(self, share: int) -> None:
         touched, self.touched = self.touched, {}
-        self.staged = self.size = 0
         left = iter(touched.items())
         for channel, portions in left:
             self._flush(channel, portions)
@@ -313,13 +310,10 @@ class Commits:
     def _serve_singles(self) -> None:
         """Does the same for single messages as `_stored` for others."""
         singles, self.singles = self.singles, []
-        now, audience = self._now, self._audience
-        for channel, (_, sequence, _) in singles:
-            channel.visible = sequence
-            channel.last_activity = now
-        self._serving.serve_singles(singles, now)
+        audience = self._audience
+        self._serving.serve_singles(singles, self._now)
         for channel, _ in singles:
-            if channel.messages.limits.max_age_ns > 0:
+            if channel.limited_age:
                 self._expiry.stored(channel)
             if audience is not None:
                 audience.changed(channel)

@@ -85,7 +85,7 @@ class Sender:
         self, subscription: ChannelSubscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
     ) -> bool:
         """Sends consecutive rows of a block from `begin` on, one per sequence. Returns False if not connected."""
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             for sequence in sequences:
                 _trace(subscription, sequence, verb)
         end = begin + len(sequences)
@@ -118,7 +118,7 @@ class Acknowledgements:
 
     def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[AckInbox], rows: Sequence[int]) -> None:
         """Handles one acknowledgement per subscription. Those of groups, and unusual ones, take the general path."""
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             sequences: list[int | None] = [None] * len(rows)
         else:
             sequences = read_lone_acks(buffer, frames, rows, [inbox.channel.name for inbox in handlers])
@@ -141,7 +141,7 @@ class Acknowledgements:
         A message that is not pending there may be pending at another member of the group (rule 4); otherwise the
         acknowledgement has no effect.
         """
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             for sequence in sequences:
                 log.STREAMING.log(
                     log.TRACE,

@@ -6,7 +6,7 @@ The rules call them and are called back; they open no socket, read no clock and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
