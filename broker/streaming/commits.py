@@ -317,7 +317,7 @@ class Commits:
                 self._expiry.stored(channel)
             if audience is not None:
                 audience.changed(channel)
-            if channel.recorded:
+            if channel.recorded and channel.plain:
                 self.flush_subscriptions(channel)
 
     def _flush(self, channel: Channel, portions: list[ChannelBatch]) -> None:

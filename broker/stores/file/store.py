@@ -250,8 +250,11 @@ class FileStore:
 
     def completed(self) -> Sequence[Flush]:
         services = self._services
-        services.disk.conclude()
-        done, services.completed = services.completed, []
+        if not services.disk.idle:
+            services.disk.conclude()
+        done = services.completed
+        if done:
+            services.completed = []
         return done
 
     def settle(self) -> None:
