@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -57,6 +58,7 @@ class LoopRounds:
         step: The step in progress.
         scheduled: The end of the round is scheduled.
         committers: The rules that commit at the end of the round.
+        now: Time of the last input, ns since the epoch.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LoopRounds:
     ) -> None:
         self.step = READ
         self.scheduled = False
+        self.now = time.time_ns()
         self.committers: dict[Committer, None] = {}
         self.apply_input: Final = apply_input  #: applies the input that waits in buffers
         self._write: Final = write  # writes the collected output

@@ -205,7 +205,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
                 self.hear(self.read_coalescer.take(count))
             return
         self.active = True
-        self.last_activity = time.time_ns()
+        self.last_activity = self.server.rounds.now = time.time_ns()
         if self._large_frame is not None:
             self._large_filled += count
             if self._large_filled < self._frame_size:
@@ -229,7 +229,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
 
     def hear(self, data: bytes) -> None:
         self.active = True
-        self.last_activity = time.time_ns()
+        self.last_activity = self.server.rounds.now = time.time_ns()
         self._handle(data, len(data))
         self._end_turn()
 

@@ -541,7 +541,7 @@ class Router:
             return
         if origin.permit is not None:
             runs = [run for run in runs if origin.may_publish(run[0], 0)]
-        origin.last_activity = time.time_ns()
+        origin.last_activity = origin.server.rounds.now
         place, total = 0, len(runs)
         while place < total:
             if not self.tracing:
@@ -563,7 +563,7 @@ class Router:
             return ()
         if origin.permit is not None:
             messages = [each if origin.may_publish(each[0], 0) else (b"", b"") for each in messages]
-        origin.last_activity = time.time_ns()
+        origin.last_activity = origin.server.rounds.now
         late: list[int] = []
         place, total = 0, len(messages)
         while place < total:

@@ -267,7 +267,10 @@ class Dispatcher:
             del subscription.pending[subscription.last_sent + 1]
             self._serve(subscription)
         self._statistics.out_msgs += len(parcels)
-        self._statistics.out_bytes += sum([len(payload) for _, payload in parcels])
+        size = 0
+        for _, payload in parcels:
+            size += len(payload)
+        self._statistics.out_bytes += size
         note = self._delivery.note_sent
         for subscription in receivers:
             note(subscription, (subscription.last_sent,))
