@@ -21,7 +21,7 @@ _SUCCESSES: Final = 8
 class BusyPoll:
     """Lets the running loop poll for readable sockets instead of sleeping; calls `over` at the end."""
 
-    def __init__(self, over: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, over: Callable[[], None]) -> None:
         self._on_end = over
         self._end = 0.0
         self._polling = False

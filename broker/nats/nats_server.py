@@ -76,7 +76,7 @@ class NatsServer:
         self.rounds = self.read_coalescer.rounds = LoopRounds(self.apply_input, self.flush)
         self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
         self.mailbox = Mailbox(self.turns)  #: messages between parts of this process
-        self.router = Router(self.subscriptions, self.mailbox)
+        self.router = Router(self.subscriptions, self.mailbox, self.rounds, self.dirty)
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections closed because they were too slow
         self.total_connections = 0  #: clients since the start

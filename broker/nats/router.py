@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,11 +24,10 @@ from stantools.nats.kernels import hand_out, hand_out_runs, subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
-    from broker.nats.connection import ClientConnection
     from broker.nats.fair_scheduler import Mailbox
-    from broker.nats.internal import InternalClient
     from broker.nats.subscriptions import SubjectRoute, SubjectTable, Subscriptions
     from broker.reserved import ReservedSubjects
+    from broker.rounds import LoopRounds
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
@@ -65,13 +64,22 @@ class Router:
     """Delivers messages to subscribers.
 
     `mailbox` holds messages between parts of this process; they are delivered before the next message of a socket.
+    `dirty` registers connections with output.
     """
 
-    def __init__(self, subscriptions: Subscriptions, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        mailbox: Mailbox,
+        rounds: LoopRounds,
+        dirty: Callable[[Iterable[Any]], None],
+    ) -> None:
         self.counters = Counters()  #: messages and bytes of all clients
         self.tracing = False  #: log protocol messages
         self._subscriptions = subscriptions
         self._mailbox = mailbox
+        self._rounds = rounds
+        self._dirty = dirty
 
     # Messages from sockets
 
@@ -523,7 +531,7 @@ class Router:
             self._account(to, end - begin, size)
             to.client.take(to, buffer, frames, begin, end, size)
 
-    def publish_block(self, origin: InternalClient, subject: bytes, block: Payloads, begin: int, end: int) -> int:
+    def publish_block(self, origin: BrokerClient, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Delivers payloads `begin` to `end` of a block, one message each. Returns the number of receivers.
 
         The block is not referenced after the call.
@@ -535,13 +543,13 @@ class Router:
         origin.last_activity = time.time_ns()
         return self._deliver_block(origin, subject, block, begin, end)
 
-    def publish_runs(self, origin: InternalClient, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, origin: BrokerClient, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         """Delivers payloads of a block to several subjects; each run is a subject with its range of rows."""
         if origin.state is CLOSED:
             return
         if origin.permit is not None:
             runs = [run for run in runs if origin.may_publish(run[0], 0)]
-        origin.last_activity = origin.server.rounds.now
+        origin.last_activity = self._rounds.now
         place, total = 0, len(runs)
         while place < total:
             if not self.tracing:
@@ -554,7 +562,7 @@ class Router:
                 self._deliver_block(origin, subject, block, begin, end)
             place += 1
 
-    def publish_each(self, origin: InternalClient, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+    def publish_each(self, origin: BrokerClient, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
         """Delivers messages, each with its subject, to receivers that keep up; messages without a subject are dropped.
 
         Returns the positions of the messages with congested receivers.
@@ -563,7 +571,7 @@ class Router:
             return ()
         if origin.permit is not None:
             messages = [each if origin.may_publish(each[0], 0) else (b"", b"") for each in messages]
-        origin.last_activity = origin.server.rounds.now
+        origin.last_activity = self._rounds.now
         late: list[int] = []
         place, total = 0, len(messages)
         while place < total:
@@ -583,12 +591,10 @@ class Router:
             place += 1
         return late
 
-    def _account_handed_out(
-        self, origin: InternalClient, count: int, size: int, fresh: Sequence[ClientConnection]
-    ) -> None:
+    def _account_handed_out(self, origin: BrokerClient, count: int, size: int, fresh: Sequence[Any]) -> None:
         """Counts messages that a kernel has added to the output of clients; `fresh` had none before."""
         if fresh:
-            origin.server.dirty(fresh)
+            self._dirty(fresh)
         counters = origin.counters
         counters.in_msgs += count
         counters.in_bytes += size

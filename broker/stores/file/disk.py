@@ -267,18 +267,13 @@ class Disk:
     def _watch_over(self) -> None:
         self._watched = False
 
-    @property
-    def idle(self) -> bool:
-        """Whether `conclude` has nothing to do."""
-        syncs = self._syncs
-        return not (self._running or self._gathered or self._gathered_unawaited or syncs.started != syncs.completed)
-
     def conclude(self, patience: float | None = None) -> bool:
         """Runs the conclusions of finished jobs. Returns whether no job is left.
 
         Waits `patience` seconds for all jobs; with None, a moment for awaited ones.
         """
-        if self.idle:
+        syncs = self._syncs
+        if not (self._running or syncs.started != syncs.completed or self._gathered or self._gathered_unawaited):
             return True
         everything, begin = patience is not None, time.monotonic()
         end = begin + (patience if patience is not None else 0 if self.pause else _MAX_WAIT)

@@ -250,11 +250,8 @@ class FileStore:
 
     def completed(self) -> Sequence[Flush]:
         services = self._services
-        if not services.disk.idle:
-            services.disk.conclude()
-        done = services.completed
-        if done:
-            services.completed = []
+        services.disk.conclude()
+        done, services.completed = services.completed, []
         return done
 
     def settle(self) -> None:
