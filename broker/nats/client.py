@@ -157,6 +157,10 @@ class BrokerClient(ABC):
     def recheck(self) -> None:  # noqa: B027
         ...
 
+    def may_publish(self, subject: bytes, size: int) -> bool:
+        """Whether a part of this process may publish a message; logs a refusal."""
+        return True
+
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
         """Reports a publish without permission."""
 

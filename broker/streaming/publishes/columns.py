@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -55,11 +54,10 @@ class AckRun(NamedTuple):
     end: int  #: row after the last
 
 
-@dataclass(slots=True)
-class PublishColumns:
+class PublishColumns(NamedTuple):
     """The valid frames before the first doubtful one. Row i of the table is the i-th of them."""
 
-    count: int  #: frames taken: rows of the table and of `acks`
+    taken: int  #: frames taken: rows of the table and of `acks`
     status: PublishStop  #: reason of the end; all but GOOD concern the frame after the last one taken
     groups: list[ChannelPublishes]  #: rows by channel, in the order of each channel's first row
     singles: list[tuple[int, int]]  #: channels with a single publish, and its row, in the order of arrival
