@@ -53,6 +53,8 @@ _Decorator = Callable[[Any], Any]
 
 
 NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
+#: Choices that are longer together are in the help text of their option.
+_LONGEST_CHOICES = 60
 #: headings of options that most commands have
 _READING, _OUTPUT = "Reading the store", "Output"
 #: options under the first of them
@@ -173,6 +175,9 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
         return given(**_secret_options(name, option))
     flags = option.flags or (f"--{option.flag(name)}",)
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
+    choices = [str(each) for each in option.choices]
+    if len("|".join(choices)) > _LONGEST_CHOICES and not option.metavar:
+        more |= {"metavar": option.flag(name).upper(), "help": f"{option.help} One of: {', '.join(choices)}."}
     if option.default is False:
         return click.option(*flags, name, is_flag=True, help=option.help)
     if option.default == ():

@@ -43,7 +43,7 @@ def place(pilot: Any) -> tuple[str, str | None, str]:
         (":orders.us⏎:125⏎", ("messages", "orders.us", ""), "row 125 of"),
         (":orders.us 125⏎", ("messages", "orders.us", ""), "row 125 of"),
         (":orders.us 125⏎1", ("", "audit", ""), "[1 overview]"),
-        ("⏎/order⏎n", ("messages", "audit", ""), "not found: order"),
+        ("⏎/order⏎n", ("messages", "audit", ""), "found: order"),
         (":or⇥us⏎", ("messages", "orders.us", ""), "row 1 of"),
         ("2:5⏎", ("messages", "audit", ""), "row 5 of"),
         ("6/slice⏎1jj", ("", "orders.us", ""), "[1 overview]"),
