@@ -21,8 +21,9 @@ from stantools.recovery.merge import MergePlan, plan_merge
 from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import apply_salvage
 from stantools.recovery.salvage.check import check_new_store, exit_code
+from stantools.sources.nodes import find_node
 from stantools.store.directory import MANIFEST_FILE, open_datastore
-from stantools.store.nodes import NodeFiles, find_node
+from stantools.store.nodes import NodeFiles
 from stantools.store.raft import open_log
 from stantools.store.read_options import ReadOptions
 from tests import goldenstores
