@@ -92,9 +92,12 @@ def command(
     Exit code 0: without COMMAND, a start destroys nothing. 2: COMMAND or DIR is none. 3: the copy cannot be written. 4:
     the start would destroy something, or DIR is in use. In these cases COMMAND was not run; otherwise it is COMMAND's.
     """
+    from stantools.sources.door import recognise
+
     program = _program(command)
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{escape(str(directory))}: is no directory", "name the directory that the server opens")
+    if not directory.is_dir() and (directory.exists() or recognise(directory).url):
+        shown = escape(recognise(directory).url or str(directory))
+        raise UsageError(f"{shown}: is no directory", "name the directory that the server opens")
     if source := _opened(directory, read_options):
         _check_unused(source)
         _guard(source, guard, _with_version(server, source, program, command), command)

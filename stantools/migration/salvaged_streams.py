@@ -30,6 +30,7 @@ from stantools.migration.targets.target import Destination
 from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
 from stantools.notation import describe_ranges, parse_moment
+from stantools.options import declared
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
@@ -264,14 +265,21 @@ _CODES: Final = (
 _MISSING, _EXTRA = range(4, 6)
 
 
+#: options of a plan that apply to streams as well
+_OF_A_RESTORE: Final = ("channels", "replicas")
+
+
 def check_restore(target: Destination, options: PlanOptions) -> None:
     """Raises `UsageError` for a target, or an option, that streams cannot have."""
     if not isinstance(target, ServerDestination):
         raise UsageError(
             "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
         )
-    if options.via != "restore" or options.maps or options.for_broker or options.override:
-        raise UsageError("streams are restored as they are", "leave --via, --map, --override and --for-broker out")
+    for name, each in declared(PlanOptions):
+        if name not in _OF_A_RESTORE and getattr(options, name) != each.default:
+            raise UsageError(f"streams are restored as they are, without --{each.flag(name)}", "leave it out")
+    if options.limits is not None:
+        raise UsageError("streams are restored with their own limits", "leave the limits of channels out")
 
 
 def migration_of(plan: StreamSalvagePlan, target: TargetRef) -> tuple[MigrationPlan, list[SalvagedInput]]:
