@@ -372,6 +372,8 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
     merge = printed("merge", *(str(lost / each) for each in "abc"), "--out", str(tmp_path / "new"), "-o", "json")
     to = ("--out", str(tmp_path / "backups"), "--plan", str(tmp_path / "plan.yaml"), "--yes")
+    planned = printed("migrate", store, damaged, *to[:2], "--dry-run", "-o", "json")
+    plan = planned["stores"][0]
     migrate = printed("migrate", store, *to, "-o", "json")
     ended = cutover_json(Cutover(cast(Any, None), [], 0.0, "", 0.0))
     diff = printed("diff", store, damaged, "-o", "json")
@@ -462,7 +464,10 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
             "why",
             "versions",
         },
-        "migrate": {*migrate, *migrate["streams"][0], *ended, *ended["cutover"], "verify"},
+        "migrate": {
+            *({*migrate, *migrate["streams"][0], *ended, *ended["cutover"], "verify"}),
+            *({*planned, *plan, *plan["streams"][0], *plan["left_out"][0], *plan["remarks"][0], "problem"}),
+        },
         "diff": {*diff, "bytes", "seconds", "verify"},
         "messages": set(printed("messages", store, "events", "-o", "ndjson")),
     }

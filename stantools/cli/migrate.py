@@ -370,7 +370,7 @@ def plan_stage(planned: PlannedMigration) -> int:
         click.echo(render_plan(plan), nl=False)
     else:
         write_plan(file, plan)
-        preview(report)
+        show(report)
         word = shell_word(str(file))
         console.note(f"the plan is in {file}; next: stantools migrate apply {word}")
         console.note(f"for the teams of the applications: stantools migrate handout {word}")
@@ -611,9 +611,9 @@ def _confirm(
 
     plan, problems = migration.plan, migration.problems()
     report = migration_plan_report(plan, problems, migration.contents())
-    preview(report)
     if consent.dry_run:
-        return report.code
+        return show(report)
+    preview(report)
     refuse(plan, problems, accept_loss=settings.accept_loss)
     if again:
         migration.keep_plan()
@@ -697,10 +697,12 @@ def _migrate_several(
                 result = migration.verify(work, watch)
         else:
             problems = migration.problems()
-            preview(migrate_plans_report(planned, problems))
+            report = migrate_plans_report(planned, problems, failed)
             if consent.dry_run:
+                show(report)
                 pipeline.report_failed(failed)
                 return foreseen(problems, findings=bool(migration.lossy or failed))
+            preview(report)
             migration.refuse(problems, accept_loss=settings.accept_loss)
             migration.keep_plans()
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")

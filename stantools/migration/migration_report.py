@@ -41,8 +41,9 @@ def migration_plan_report(
     plan: MigrationPlan, problems: Sequence[Remark], present: Mapping[str, str] | None = None
 ) -> Report:
     """Returns the report of a plan; `present` describes streams of the target, by name (`Destination.contents`)."""
-    report = Report(code=foreseen(problems, findings=plan.lossy))
     present = present or {}
+    report = Report(code=foreseen(problems, findings=plan.lossy))
+    report.document = lambda: plan_json(plan, problems, present)
     about = {each.about for each in (*problems, *plan.notes) if each.level is not RemarkLevel.INFO}
     remarkable = [each for each in plan.streams if each.remarks or each.name in present or each.name in about]
     names = {each.name for each in remarkable}
@@ -77,6 +78,37 @@ def migration_plan_report(
     report.facts.append(("estimate", _estimate_text(plan)))
     report.role = "warn" if plan.lossy else "good"
     return report
+
+
+def plan_json(
+    plan: MigrationPlan, problems: Sequence[Remark] = (), present: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Returns a plan with stable names for programs; the plan file has all of it."""
+    return {
+        "target": str(plan.target),
+        "lost": plan.lost,
+        "streams": [
+            {
+                "stream": each.name,
+                "channels": [part.channel for part in each.parts],
+                "subjects": list(each.subjects),
+                "messages": each.messages,
+                "bytes": each.bytes,
+                "consumers": [consumer.name for consumer in each.consumers],
+                "in_target": (present or {}).get(each.name),
+            }
+            for each in plan.streams
+        ],
+        "left_out": [
+            {"what": each.what, "channel": each.channel, "why": each.detail, "count": each.count, "loss": each.loss}
+            for each in plan.left_out
+        ],
+        "remarks": [remark_json(each) for each in (*plan.notes, *problems)],
+    }
+
+
+def remark_json(remark: Remark) -> dict[str, Any]:
+    return {"level": remark.level.value, "about": remark.about, "text": remark.text, "remedy": remark.remedy}
 
 
 def _present_text(plan: MigrationPlan, present: Mapping[str, str]) -> str:

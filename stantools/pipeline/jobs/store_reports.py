@@ -25,7 +25,9 @@ from stantools.migration.migration_report import (
     compared_text,
     migration_plan_report,
     migration_report,
+    plan_json,
     plan_remarks,
+    remark_json,
     results_json,
 )
 from stantools.migration.plan.migration_plan import Remark
@@ -38,6 +40,7 @@ from stantools.pipeline.jobs.migrateplans import PlannedStore
 from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
 from stantools.pipeline.jobs.stores import JobResult
 from stantools.pipeline.jobs.verify import StoreVerdict
+from stantools.pipeline.tables.model import FailedRead
 
 _PLACE = ("file", "offset", "length", "reason", "sequences")
 #: Stores whose findings or losses are listed, and the places of each.
@@ -193,8 +196,15 @@ def _salvaged(store: SalvagedStore) -> tuple[Any, ...]:
     )
 
 
-def migrate_plans_report(planned: Sequence[PlannedStore], problems: Sequence[Remark]) -> Report:
+def migrate_plans_report(
+    planned: Sequence[PlannedStore], problems: Sequence[Remark], failed: Sequence[FailedRead] = ()
+) -> Report:
     report = Report()
+    report.document = lambda: {
+        "stores": [{"store": each.root, **plan_json(each.plan)} for each in planned],
+        "failed": [each.as_json() for each in failed],
+        "remarks": [remark_json(each) for each in problems],
+    }
     if len(planned) <= _SHOWN:
         for store in planned:
             report.sections.append(_of_store(store, migration_plan_report(store.plan, ()), len(planned)))
