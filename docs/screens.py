@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from shopstore import write_shop
 
 from tui.app import Browser
-from tui.session import StoreSession
+from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 
 PICTURES = Path(__file__).parent / "screens"

@@ -62,7 +62,7 @@ def test_the_live_page_of_a_broker_at_work(browser: Any, start_broker: Callable[
     with Traffic(broker.url) as traffic:
         browser.get(f"{broker.monitoring}/streaming/ui")
         cell = "#channels tr.channel td:nth-child({})".format
-        until(lambda: number(browser, "#rate-in b") > 0)
+        until(lambda: number(browser, "#rate-in dd") > 0)
         until(lambda: number(browser, cell(6)) > 0)
         until(lambda: number(browser, cell(9)) > 0)
         assert number(browser, cell(8)) == 5
@@ -73,7 +73,7 @@ def test_the_live_page_of_a_broker_at_work(browser: Any, start_broker: Callable[
     assert traffic.problem is None
     until(lambda: browser.execute_script(clients) == [])
     until(lambda: number(browser, cell(5)) == traffic.published)
-    until(lambda: number(browser, "#rate-in b") == 0)
+    until(lambda: number(browser, "#rate-in dd") == 0)
     said = [each["message"] for each in browser.get_log("browser") if each["level"] == "SEVERE"]
     assert [each for each in said if "favicon" not in each] == []
 

@@ -93,7 +93,10 @@ class TestForm:
             assert option.is_flag == field.is_flag, field.name  # type: ignore[attr-defined]
             assert option.multiple == field.many or field.name == "server", field.name  # type: ignore[attr-defined]
             if field.choices and not field.is_flag and field.name != "replicas":
-                assert [each for each in field.choices if each] == list(option.type.choices), field.name  # type: ignore[attr-defined]
+                choices = list(option.type.choices)  # type: ignore[attr-defined]
+                if field.name == "server-version":  # a plan for a file store offers no version of nats-server
+                    choices = [each for each in choices if each.startswith("0.")]
+                assert [each for each in field.choices if each] == choices, field.name
             elif field.default and not field.is_flag and field.name not in ("backup", "plan"):
                 assert str(option.default) == field.default, field.name
 

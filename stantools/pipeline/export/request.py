@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError, UsageError
 from stantools.install_hints import install_command
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
-from stantools.pipeline.tables.model import FailedRead, Mode, SlicePiece, TableName
+from stantools.pipeline.tables.model import STORE_TABLES, FailedRead, Mode, SlicePiece, TableName
 from stantools.pipeline.tables.option_texts import listed
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ class ExportOptions:
         """The options of each table; raises `UsageError` for all tables in anything but a database."""
         if self.table != ALL_TABLES:
             return [self]
-        stored = (table for table in TableName if table is not TableName.STREAM_MESSAGES)
-        each = [replace(self, table=table.value) for table in stored]
+        each = [replace(self, table=table.value) for table in STORE_TABLES]
         if not self.single or self.to == STDOUT or each[0].layout().format not in ("sqlite", "duckdb"):
             remedy = "name a database: --to ALL.duckdb or --to ALL.sqlite; or export one table after the other"
             raise UsageError(f"--table {ALL_TABLES} needs a file for several tables", remedy)

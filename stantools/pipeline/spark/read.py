@@ -25,8 +25,9 @@ from stantools.errors import UsageError
 from stantools.pipeline.spark.failures import plain_errors
 from stantools.pipeline.spark.stream_options import STREAM_OPTIONS, source_options, spark_schema, with_schema
 from stantools.pipeline.spark.tasks import begin_task
-from stantools.pipeline.tables.model import TableName
+from stantools.pipeline.tables.model import STORE_TABLES, TableName
 from stantools.pipeline.tables.option_texts import Value, spark_name, spark_text
+from stantools.pipeline.tables.source_kinds import holds_streams
 from stantools.pipeline.tables.table_options import TableOptions, check_columns
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def views(
 ) -> dict[str, DataFrame]:
     """Makes a temporary view of each table for SQL: `stan_messages`, `stan_subscriptions` and so on.
 
+    Of JetStream directories there is one: `stan_stream_messages`.
+
     Args:
         spark: The session.
         paths: As for `read`.
@@ -164,10 +167,10 @@ def views(
         if name in options:
             raise UsageError(f"the option {name} cannot apply to all tables at once", "use read for a single table")
     made = {}
-    for table in TableName:
-        frame = read(spark, *paths, **{**options, "table": str(table)})
-        frame.createOrReplaceTempView(f"{prefix}{table}")
-        made[f"{prefix}{table}"] = frame
+    for table in (TableName.STREAM_MESSAGES,) if holds_streams(tuple(map(str, paths))) else STORE_TABLES:
+        name = f"{prefix}{table}".replace("-", "_")
+        made[name] = read(spark, *paths, **{**options, "table": str(table)})
+        made[name].createOrReplaceTempView(name)
     return made
 
 

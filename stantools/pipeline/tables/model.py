@@ -9,7 +9,7 @@ import enum
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from stantools.escaping import known
 
@@ -42,7 +42,11 @@ class TableName(enum.StrEnum):
     CLIENTS = "clients"
     FINDINGS = "findings"
     SLICES = "slices"
-    STREAM_MESSAGES = "stream-messages"
+    STREAM_MESSAGES = "stream-messages"  #: of JetStream directories; the others are of file stores
+
+
+#: the tables of file stores
+STORE_TABLES: Final = tuple(each for each in TableName if each is not TableName.STREAM_MESSAGES)
 
 
 class Mode(enum.StrEnum):

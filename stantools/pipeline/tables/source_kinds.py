@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stantools.errors import NotPermittedError
 from stantools.sources.door import recognise
 from stantools.sources.jetstream import JETSTREAM
 
 
 def holds_streams(paths: tuple[str, ...]) -> bool:
-    """Returns whether all of some paths are JetStream directories."""
-    return bool(paths) and all("://" not in each and recognise(Path(each)).kind is JETSTREAM for each in paths)
+    """Returns whether all of some paths are JetStream directories, as far as this user may read them."""
+    try:
+        return bool(paths) and all("://" not in each and recognise(Path(each)).kind is JETSTREAM for each in paths)
+    except NotPermittedError:
+        return False

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.errors import NotAStoreError, StantoolsError, StoreUnreadableError
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Severity
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gather, numbers
-from stantools.pipeline.tables.model import FailedRead, Mode, ReadCounter, Split, StreamPart, TableName, plain_text
+from stantools.pipeline.tables.model import (
+    STORE_TABLES,
+    FailedRead,
+    Mode,
+    ReadCounter,
+    Split,
+    StreamPart,
+    TableName,
+    plain_text,
+)
 from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources.door import open_source
@@ -51,7 +60,8 @@ def stream_parts(options: TableOptions) -> Iterator[StreamPart | FailedRead]:
         try:
             source = open_source(Path(path), SourceRequest(ReadOptions()))
             if not source.holds_streams:
-                raise source.found.problem()
+                table = f"the table {TableName.STREAM_MESSAGES} is of JetStream directories"
+                raise NotAStoreError(f"{path}: {source.found.sentence}; {table}", f"choose {', '.join(STORE_TABLES)}")
         except StantoolsError as problem:
             yield FailedRead.of(path, problem)
             continue

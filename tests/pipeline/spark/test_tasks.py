@@ -78,7 +78,7 @@ def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
         list(SparkWork(spark).map(_broken, [1]))
     with pytest.raises(SparkFailedError, match="a worker died while it ran a task"):
         list(SparkWork(spark).map(_dead, [1]))
-    with pytest.raises(SparkFailedError, match="has no package a_package_that_is_not_there"):
+    with pytest.raises(SparkFailedError, match="the workers have no a_package_that_is_not_there"):
         list(SparkWork(spark).map(_elsewhere, [1]))
     assert dict(SparkWork(spark).map(_full, [1])) == {0: WorkFailure("/there: no space left", "make room")}
     assert dict(SparkWork(spark).map(_square, [3])) == {0: 9}, "the session goes on"

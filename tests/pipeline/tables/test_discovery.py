@@ -14,7 +14,7 @@ from stantools.format.crc import CASTAGNOLI, IEEE
 from stantools.pipeline.tables import listing
 from stantools.pipeline.tables.discovery import FoundStore, absolute, discover
 from stantools.pipeline.tables.listing import DirectoryEntry, LocalPlace, expand_braces
-from stantools.pipeline.tables.model import FailedRead, Mode, TableName
+from stantools.pipeline.tables.model import STORE_TABLES, FailedRead, Mode
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
@@ -366,5 +366,5 @@ def test_names_that_are_not_utf_8(stores: Path, tmp_path: Path) -> None:
     assert set(map(tuple, (row.values() for row in rows))) == {
         (f"{tmp_path}/st\\xffre", "or\\xfeders", f"or\\xfeders/msgs.{n}.dat") for n in (1, 2, 3, 4)
     }
-    for name in TableName:
+    for name in STORE_TABLES:
         assert all(row["store"] == f"{tmp_path}/st\\xffre" for row in table(odd, name))
