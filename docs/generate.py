@@ -253,6 +253,9 @@ def _told(names: Mapping[str, Option]) -> Iterator[str]:
 def _kind(text: str) -> str:
     """Returns an Arrow type in Spark's words."""
     names = {"int64": "long", "int32": "int", "bool": "boolean", "double": "double"}
+    if text.startswith("map<"):
+        key, _, value = text.removeprefix("map<").removesuffix(">").partition(", ")
+        return f"map of {_kind(key)} to {_kind(value)}"
     if text.startswith("list<"):
         return f"array of {_kind(text.removesuffix('>').rpartition(' ')[2])}"
     return "timestamp" if text.startswith("timestamp") else names.get(text, text)
