@@ -677,8 +677,9 @@ def _migrate_several(
     sources = Sources(named.options, plan_options.generation, plan_options.archived, plan_options.keep_encrypted)
     found, failed = sources.unplanned(named.found)
     failed += named.failed
-    if any(each.found.streams for each in found):
-        check_restore(target, plan_options)
+    restored = [bool(each.found.streams) for each in found]
+    if any(restored):
+        check_restore(target, plan_options, alone=all(restored))
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
         if out is None and not several.compare:

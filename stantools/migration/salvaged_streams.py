@@ -265,20 +265,25 @@ _CODES: Final = (
 _MISSING, _EXTRA = range(4, 6)
 
 
-#: options of a plan that apply to streams as well
+#: options of a plan that apply to streams as well, and those that file stores beside them cannot have either
 _OF_A_RESTORE: Final = ("channels", "replicas")
+_OF_NO_RESTORE: Final = ("via", "for_broker", "maps", "override")
 
 
-def check_restore(target: Destination, options: PlanOptions) -> None:
-    """Raises `UsageError` for a target, or an option, that streams cannot have."""
+def check_restore(target: Destination, options: PlanOptions, *, alone: bool = True) -> None:
+    """Raises `UsageError` for a target, or an option, that streams cannot have.
+
+    Unless they are `alone`, other options are those of the file stores beside them.
+    """
     if not isinstance(target, ServerDestination):
         raise UsageError(
             "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
         )
     for name, each in declared(PlanOptions):
-        if name not in _OF_A_RESTORE and getattr(options, name) != each.default:
+        refused = name not in _OF_A_RESTORE if alone else name in _OF_NO_RESTORE
+        if refused and getattr(options, name) != each.default:
             raise UsageError(f"streams are restored as they are, without --{each.flag(name)}", "leave it out")
-    if options.limits is not None:
+    if alone and options.limits is not None:
         raise UsageError("streams are restored with their own limits", "leave the limits of channels out")
 
 

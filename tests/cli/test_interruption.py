@@ -16,7 +16,7 @@ from stantools.errors import ExitCode
 #: The verb `info`, which says when it is there and where it loses KeyboardInterrupt, and then goes on for ever.
 _LOSING = """
 import sys, time, weakref
-from stantools.cli import main, opening
+from stantools.cli import main, pipeline
 
 class Thing:
     pass
@@ -67,7 +67,7 @@ def work(*_, **__):
     while True:
         time.sleep(0.01)
 
-opening.open_source = work
+pipeline.named_sources = work
 sys.argv = ["stantools", "info", "."]
 main.main()
 """
@@ -97,7 +97,7 @@ def test_an_interruption_that_gets_lost_is_made_again(where: str, number: signal
 
 _CLEANING = """
 import sys, time
-from stantools.cli import main, opening
+from stantools.cli import main, pipeline
 
 def work(*_, **__):
     try:
@@ -108,7 +108,7 @@ def work(*_, **__):
         time.sleep(SECONDS)
         print("clean", flush=True)
 
-opening.open_source = work
+pipeline.named_sources = work
 sys.argv = ["stantools", "info", "."]
 main.main()
 """
@@ -138,7 +138,7 @@ def test_the_second_one_ends_at_once(number: signal.Signals) -> None:
 
 _TOO_LATE = """
 import sys, time
-from stantools.cli import main, opening
+from stantools.cli import main, pipeline
 
 def work(*_, **__):
     try:
@@ -146,10 +146,10 @@ def work(*_, **__):
         time.sleep(60)
     except BaseException:
         pass
-    return opening.known
+    return pipeline.known
 
-opening.known = opening.open_source
-opening.open_source = lambda *words, **options: work()(*words, **options)
+pipeline.known = pipeline.named_sources
+pipeline.named_sources = lambda *words, **options: work()(*words, **options)
 sys.argv = ["stantools", "info", STORE]
 main.main()
 """

@@ -567,6 +567,7 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
         "Beside a running server:",
         "Several stores:",
         "Execution:",
+        "Output:",
         "Stage by stage:",
     ]
     options = re.findall(r"^  (?:-., )?(--[a-z-]+)", said[said.index("Options:") :], re.MULTILINE)

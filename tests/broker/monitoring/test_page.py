@@ -64,7 +64,8 @@ def test_channels_clients_rates_and_lag_live(browser: Any) -> None:
         # The next round finds nothing new, so the rates of the cards are seen for one round only; the chart keeps them.
         until(lambda: text(browser, "#chart-top") not in ("", "0"))
         lines = "return [...document.querySelectorAll('#chart path[id]')].map(each => each.getAttribute('d'))"
-        assert all(len(set(line.replace("M", "L").split("L"))) > 2 for line in browser.execute_script(lines))
+        # A line has a point for each second since the server's start.
+        until(lambda: all(len(set(path.replace("M", "L").split("L"))) > 2 for path in browser.execute_script(lines)))
         labels = browser.execute_script("return [...document.querySelectorAll('#chart text')].map(e => e.textContent)")
         assert labels[0] == "0"
         assert re.fullmatch(r"\d\d:\d\d:\d\d", labels[-1])

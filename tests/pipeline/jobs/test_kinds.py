@@ -133,7 +133,7 @@ def test_streams_and_channels_are_migrated_together(sources: dict[str, Path], tm
         assert {stream["outcome"] for each in again["stores"] for stream in each["streams"]} == {"complete before"}
         assert run(*words, "--verify").exit_code == ExitCode.CLEAN
         copy = shutil.copytree(sources["jetstream"], tmp_path / "copy")
-        clash = run("migrate", sources["jetstream"], copy, *words[4:-2], "--dry-run")
+        clash = run("migrate", sources["jetstream"], copy, "--server", server.url, "--dry-run")
         assert clash.exit_code == ExitCode.REFUSED and "keep their names" in clash.stdout + clash.stderr
         files = run("migrate", sources["jetstream"], sources["file"], "--out", tmp_path / "backups", "--yes")
         assert files.exit_code == ExitCode.USAGE and "go into a running server" in files.stderr
@@ -142,14 +142,10 @@ def test_streams_and_channels_are_migrated_together(sources: dict[str, Path], tm
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        (("stats",), KINDS),
-        (("export", "--to", "table"), KINDS),
         (("diff", "file"), ("jetstream", "stream", "backup")),
         (("verify", *SPARK), KINDS),
         (("info", *SPARK), KINDS),
         (("salvage", "--dry-run", *SPARK), KINDS),
-        (("stats", *SPARK), KINDS),
-        (("export", "--to", "table", *SPARK), KINDS),
         (("diff", "file", *SPARK), KINDS),
         (("migrate", "--dry-run", *SPARK), KINDS),
     ],
@@ -164,7 +160,7 @@ def test_what_is_not_built_is_one_sentence(
         assert done.exit_code in (ExitCode.USAGE, ExitCode.UNREACHABLE), (kind, done.output)
         assert done.stdout == ""
         (said,) = [line for line in done.stderr.splitlines() if "error:" in line]
-        assert "cannot be used for" in said, said
+        assert "cannot be used for" in said or "it has no channels" in said, said
 
 
 @pytest.mark.parametrize("text", DATABASES)
