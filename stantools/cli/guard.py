@@ -95,9 +95,10 @@ def command(
     from stantools.sources.door import recognise
 
     program = _program(command)
-    if not directory.is_dir() and (directory.exists() or recognise(directory).url):
-        shown = escape(recognise(directory).url or str(directory))
-        raise UsageError(f"{shown}: is no directory", "name the directory that the server opens")
+    if not directory.is_dir() and ((url := recognise(directory).url) or directory.exists()):
+        raise UsageError(
+            f"{escape(url or str(directory))}: is no directory", "name the directory that the server opens"
+        )
     if source := _opened(directory, read_options):
         _check_unused(source)
         _guard(source, guard, _with_version(server, source, program, command), command)

@@ -73,8 +73,7 @@ def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | Non
             return show(
                 streams_report(source, list(stream_overviews(source, patterns=channels, progress=shown.advance)))
             )
-        if not source.matches(channels):
-            source.store().chosen(channels)
+        source.check_matches(channels)
         view, node = source_overview(source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance)
     code = show(overview_report(view, node, limited=limits is not None, slices=slices))
     if code:

@@ -76,8 +76,7 @@ def command(
     from stantools.inspection.source_queries import source_overview
     from stantools.inspection.subscribers_report import subscriptions_report
 
-    if not source.matches(channels):
-        source.store().chosen(channels)
+    source.check_matches(channels)
     result, node = source_overview(source, patterns=channels)
     if node and node.orphans:
         console.note(

@@ -274,6 +274,11 @@ class Source:
             return any(subject_matches(pattern, each.name) for each in self.streams for pattern in patterns)
         return bool((self.sql or self.store()).matching(patterns))
 
+    def check_matches(self, patterns: Sequence[str]) -> None:
+        """Raises UsageError with the channels that there are, if none matches a pattern."""
+        if not self.matches(patterns):
+            self.store().chosen(patterns)
+
     def data_size(self, channels: Sequence[str] = ()) -> int:
         """Returns the bytes of the slices or blocks of some channels or streams, to measure progress; 0 if unknown."""
         if self.streams:

@@ -337,16 +337,25 @@ def read_publishes(
 
 
 cdef object ZERO = np.zeros(1, INT64)
-cdef object last_size = np.zeros(1, UINT32)
-cdef int64_t last_length = 0
 
 
-cdef object lone_size(int64_t length):
-    """A column of one size; caches the last one, as clients have ids of one length."""
-    global last_size, last_length
-    if length != last_length:
-        last_size, last_length = np.array([length], UINT32), length
-    return last_size
+cdef class LoneColumn:
+    """A column of one value; caches the last one: clients have ids of one length, a commit few timestamps."""
+
+    cdef object column
+    cdef int64_t value
+
+    def __cinit__(self, kind):
+        self.column, self.value = np.zeros(1, kind), 0
+
+    cdef object of(self, int64_t value):
+        if value != self.value:
+            self.column, self.value = np.array([value], self.column.dtype), value
+        return self.column
+
+
+cdef LoneColumn LONE_SIZES = LoneColumn(UINT32)
+cdef LoneColumn LONE_TIMESTAMPS = LoneColumn(INT64)
 
 
 cdef object acks_of(const uint8_t* base, const int32_t* row, int64_t count, int64_t size):
@@ -364,7 +373,7 @@ cdef object acks_of(const uint8_t* base, const int32_t* row, int64_t count, int6
     if count == 1:
         p[0] = 0x0A
         memcpy(put_varint(p + 1, <uint64_t>row[GUID_SIZE]), base + row[GUID], row[GUID_SIZE])
-        return Payloads(data, ZERO, lone_size(size))
+        return Payloads(data, ZERO, LONE_SIZES.of(size))
     starts, sizes = empty(count, INT64), empty(count, UINT32)
     held_starts = hold_column(starts, 8, PyBUF_WRITABLE)
     held_sizes = hold_column(sizes, 4, PyBUF_WRITABLE)
@@ -515,16 +524,6 @@ cdef inline uint64_t text_size(uint32_t size) noexcept nogil:
 
 # Each synchronous client causes a block of one message: such blocks share their equal columns.
 cdef object LONE_START = np.array([HEADER_SIZE], INT64)
-cdef object last_timestamp = np.zeros(1, INT64)
-cdef int64_t last_time = 0
-
-
-cdef object lone_timestamp(int64_t time):
-    """A column of one timestamp; caches the last one, as a commit has few."""
-    global last_timestamp, last_time
-    if time != last_time:
-        last_timestamp, last_time = np.array([time], INT64), time
-    return last_timestamp
 
 
 cdef inline Text text_of(bytes name) noexcept:
@@ -604,7 +603,7 @@ def encode_records(
     if sequence > <uint64_t>-1 - <uint64_t>count:
         raise ValueError(f"sequence {sequence} is out of range")
     if count == 1:
-        starts, timestamps = LONE_START, lone_timestamp(timestamp)
+        starts, timestamps = LONE_START, LONE_TIMESTAMPS.of(timestamp)
     else:
         starts, timestamps = empty(count, INT64), empty(count, INT64)
     sizes = empty(count, UINT32)

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import ExitCode
-from stantools.escaping import beside, escape
-from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns, command_line
+from stantools.escaping import escape
+from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, forecast_directory
-from stantools.inspection.stream_forecast.start_report import SurveyCache, is_harmless, name_ranges, start_sentence
+from stantools.inspection.stream_forecast.start_report import (
+    SurveyCache,
+    copy_and_salvage,
+    is_harmless,
+    name_ranges,
+    start_sentence,
+    versions_json,
+)
 from stantools.inspection.stream_forecast.versions import ServerRules, chosen_rules
 from stantools.notation import counted, describe_ranges, some_of
 from stantools.sources.source import Source
@@ -119,9 +126,7 @@ class NodesForecasts:
         )
 
     def as_json(self) -> dict[str, Any]:
-        head = {"schema": 1, "kind": "jetstream"}
-        described = [each.as_json() for each in self.forecasts]
-        return {**head, **described[0]} if self.single else {**head, "versions": described}
+        return versions_json([each.as_json() for each in self.forecasts], single=self.single)
 
     def report(self) -> Report:
         report = Report(code=ExitCode.CLEAN if self.harmless else ExitCode.FINDINGS, document=self.as_json)
@@ -142,13 +147,8 @@ class NodesForecasts:
     def next_step(self) -> NextStep:
         if self.harmless:
             return NextStep("Nothing to repair: the nodes can be started")
-        path = self.source.path
-        commands = [
-            command_line("cp", "-a", str(path), str(beside(path, "copy"))),
-            command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged"))),
-        ]
         text = "Copy the directories of all nodes before any is started; a salvage unites what is intact on them"
-        return NextStep(text, commands)
+        return NextStep(text, copy_and_salvage(self.source.path))
 
 
 def _rows(start: NodesStart) -> Iterator[tuple[Any, ...]]:

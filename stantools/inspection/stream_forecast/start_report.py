@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import ExitCode
@@ -42,9 +43,7 @@ class StartForecasts:
         return not self.is_node and all(is_harmless(each) for each in self.forecasts)
 
     def as_json(self) -> dict[str, Any]:
-        head = {"schema": 1, "kind": "jetstream"}
-        described = [each.as_json() for each in self.forecasts]
-        return {**head, **described[0]} if self.single else {**head, "versions": described}
+        return versions_json([each.as_json() for each in self.forecasts], single=self.single)
 
     def report(self) -> Report:
         first, *others = self.forecasts
@@ -114,15 +113,24 @@ class StartForecasts:
         path = self.source.path
         if self.harmless and not self.gone:
             return NextStep("Nothing to repair: a server can be started")
-        copy, new = beside(path, "copy"), beside(path, "salvaged")
         text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
         if not self.destroys:
             text = "Copy the directory before a server is started, then write what is intact to a new one"
-        commands = [
-            command_line("cp", "-a", str(path), str(copy)),
-            command_line("stantools", "salvage", str(path), "--out", str(new)),
-        ]
-        return NextStep(text, commands)
+        return NextStep(text, copy_and_salvage(path))
+
+
+def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, Any]:
+    """Returns the starts by several versions as json; `single`: the user named the version."""
+    head = {"schema": 1, "kind": "jetstream"}
+    return {**head, **starts[0]} if single else {**head, "versions": starts}
+
+
+def copy_and_salvage(path: Path) -> list[str]:
+    """Returns the commands that copy a directory, and write what is intact to a new one."""
+    return [
+        command_line("cp", "-a", str(path), str(beside(path, "copy"))),
+        command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged"))),
+    ]
 
 
 class SurveyCache:
