@@ -7,17 +7,21 @@ import inspect
 import select
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 #: How long something that has to come may take on a busy machine.
 PATIENCE = 60.0
 
 
-def until(condition: Callable[[], object], what: str = "it came to that", seconds: float = PATIENCE) -> None:
-    """Waits until something is so."""
+def until(condition: Callable[[], Found], what: str = "it came to that", seconds: float = PATIENCE) -> Found:
+    """Waits until something is so, and returns it."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.01)
+    return found
 
 
 async def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

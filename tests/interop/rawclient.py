@@ -15,6 +15,10 @@ from stantools.format.proto import store_pb2 as store
 _TIMEOUT = 60.0
 
 
+class NoRespondersError(ConnectionError):
+    """Nobody listens to what was asked."""
+
+
 class RawClient:
     """One NATS connection with a streaming client on it.
 
@@ -58,9 +62,12 @@ class RawClient:
         wanted = store.ConnectRequest(
             client_id=self.client_id, heartbeat_inbox=self.inbox + b".hb", conn_id=self.connection_id, protocol=1
         )
-        answer = protocol.ConnectResponse.FromString(
-            self.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString())
-        )
+        try:
+            answered = self.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString())
+        except NoRespondersError:
+            self.close()
+            raise
+        answer = protocol.ConnectResponse.FromString(answered)
         if answer.error:
             self.close()
             raise ConnectionError(answer.error.decode())
@@ -93,7 +100,9 @@ class RawClient:
             elif words[0] in (b"MSG", b"HMSG"):
                 data = self._bytes(int(words[-1]) + 2)[:-2]
                 if words[0] == b"HMSG":
-                    data = data[int(words[-2]) :]
+                    header, data = data[: int(words[-2])], data[int(words[-2]) :]
+                    if header.startswith(b"NATS/1.0 503"):
+                        raise NoRespondersError(words[1].decode())
                 reply = words[3] if len(words) == 5 + (words[0] == b"HMSG") else b""
                 if words[1] == self.inbox + b".hb":
                     self.publish(reply, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
-from tests.interop.rawclient import RawClient, stored
+from tests.interop.rawclient import NoRespondersError, RawClient, stored
 from tests.interop.talker import Talker
 from tests.interop.test_fault_tolerance import members_of
 from tests.interop.test_faults_disk import calm
@@ -60,6 +61,19 @@ def linked_with(broker: Broker, server: NatsServer) -> None:
     until(one)
 
 
+def served(port: int, client_id: str) -> RawClient:
+    """A client of the streaming server, as soon as this NATS server knows of it."""
+
+    def connected() -> RawClient | None:
+        with contextlib.suppress(NoRespondersError):
+            return RawClient(port, client_id)
+        return None
+
+    client = until(connected)
+    assert client is not None
+    return client
+
+
 def heard(speaker: Talker, listener: Talker) -> None:
     """Waits until what a client of another server listens to is known here: interest travels in order."""
     subject = b"heard" + listener.inbox
@@ -82,7 +96,7 @@ def test_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> None:
         linked_with(broker, server)
         with Talker(server.port) as there, Talker(broker.port) as here:
             # A streaming client that knows nothing but the other server.
-            with RawClient(server.port, "me") as client:
+            with served(server.port, "me") as client:
                 for number in range(20):
                     assert not client.stored(b"foo", b"%d" % number).error
             expected = [(number + 1, b"%d" % number) for number in range(20)]
@@ -130,7 +144,7 @@ def test_tls_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> N
     server.settings["cluster"]["tls"] = files
     with Broker(tmp_path, "-c", config, http=True) as broker, server:
         linked(broker, 1)
-        with RawClient(server.port, "me") as client:
+        with served(server.port, "me") as client:
             assert not client.stored(b"foo", b"1").error
         # Who shows no certificate is no route.
         stranger = Broker(
@@ -162,7 +176,7 @@ def test_a_cluster_of_four(tmp_path: Path) -> None:
         with Talker(new.port) as client:
             assert len(client.info["connect_urls"]) >= 4
         for port in (new.port, old.port, second.port, first.port):
-            with RawClient(port, f"client{port}") as client:
+            with served(port, f"client{port}") as client:
                 assert not client.stored(b"foo", b"%d" % port).error
         assert [data for _, data in stored(old.port, "reader", b"foo")] == [
             b"%d" % port for port in (new.port, old.port, second.port, first.port)
@@ -185,7 +199,7 @@ def test_a_fault_tolerant_pair_with_embedded_servers(tmp_path: Path) -> None:
         assert "[WRN] STREAM: ft:" not in active.now
         standby.launch()
         linked(standby, 1)
-        with RawClient(standby.port, "me") as client:
+        with served(standby.port, "me") as client:
             for number in range(10):
                 assert not client.stored(b"foo", b"%d" % number).error
             assert standby.state() == ("FT_STANDBY", 204)
