@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import select
+import socket
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -30,6 +31,12 @@ async def eventually(condition: Callable[[], object], seconds: float = PATIENCE)
     while not (await found if inspect.isawaitable(found := condition()) else found):
         assert time.monotonic() < deadline, "it did not come to that"
         await asyncio.sleep(0.01)
+
+
+def listens(port: int) -> bool:
+    """Returns whether a server takes connections at a port of this machine."""
+    with socket.socket() as client:
+        return not client.connect_ex(("127.0.0.1", port))
 
 
 def is_readable(descriptor: int, seconds: float) -> bool:

@@ -22,7 +22,7 @@ from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_jetstream_store import contents, goes_on, needs, role
 from tests.servers import NatsServer, free_port
-from tests.waiting import until
+from tests.waiting import listens, until
 
 STREAM = "orders_a"
 FILES = Path(__file__).parents[2] / "samples" / "broker"
@@ -93,6 +93,12 @@ def leader(nodes: list[Node]) -> Node:
     return found[0]
 
 
+def talker(node: Node) -> Talker:
+    """A client of the NATS server of a node, as soon as that takes connections: it may be starting again."""
+    until(lambda: listens(node.port))
+    return Talker(node.port)
+
+
 def acknowledged(client: Client, count: int, begin: int) -> list[bytes]:
     """Publishes numbers, each again until it is acknowledged."""
     data = [b"%d" % number for number in range(begin, begin + count)]
@@ -107,7 +113,7 @@ async def test_three_nodes(tmp_path: Path) -> None:
     with running(nodes):
         first = leader(nodes)
         others = [node for node in nodes if node is not first]
-        with Talker(others[0].port) as nats:
+        with talker(others[0]) as nats:
             client = connected(nats, "me", cluster="orders")
             durable = client.subscribe(b"a", durable_name=b"d", ack_wait_in_secs=1)
             stored = acknowledged(client, 20, 0)
@@ -130,7 +136,7 @@ async def test_three_nodes(tmp_path: Path) -> None:
         for node in nodes:
             node.start(wait=False)
         last = leader(nodes)
-        with Talker(last.port) as nats:
+        with talker(last) as nats:
             client = connected(nats, "me", cluster="orders")
             assert client.subscribe(b"a", durable_name=b"d") is not None
             goes_on(client, b"a", b"last")
@@ -158,7 +164,7 @@ async def test_all_lose_power(tmp_path: Path) -> None:
             return leader(nodes)
 
         first = leader(nodes)
-        with Talker(first.port) as nats:
+        with talker(first) as nats:
             stored = acknowledged(connected(nats, "me", cluster="orders"), 10, 0)
         killed()
         places = {path: tmp_path / f"synced-{path.parent.name}" for path in tmp_path.glob("*/jetstream")}
@@ -166,7 +172,7 @@ async def test_all_lose_power(tmp_path: Path) -> None:
         for path, synced in places.items():
             shutil.copytree(path, synced)
         assert started() is first, "another one would not have what only its copy may have"
-        with Talker(first.port) as nats:
+        with talker(first) as nats:
             stored += acknowledged(connected(nats, "me2", cluster="orders"), 30, 10)
         killed()
         for path, synced in places.items():
@@ -214,13 +220,13 @@ async def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
     with running(nodes):
         for number in range(8):
             leads = leader(nodes)
-            with Talker(leads.port) as nats:
+            with talker(leads) as nats:
                 # Another one each time: this one's node may die.
                 client = connected(nats, f"me{number}", cluster="orders")
                 stored += acknowledged(client, 10, len(stored))
             victim = leads if chance.random() < 0.7 else chance.choice(nodes)
             other = next(node for node in nodes if node is not victim)
-            with Talker(other.port) as nats, ThreadPoolExecutor(1) as pool:
+            with talker(other) as nats, ThreadPoolExecutor(1) as pool:
                 client = connected(nats, f"other{number}", cluster="orders")
                 fault = pool.submit(chance.choice(FAULTS), victim)
                 stored += acknowledged(client, 30, len(stored))
@@ -234,7 +240,7 @@ async def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
         seen = await contents(last.url, STREAM)
         assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
         assert list(dict.fromkeys(data for _, data in seen)) == stored
-        with Talker(last.port) as nats:
+        with talker(last) as nats:
             got = connected(nats, "reader", cluster="orders").subscribe(b"a", start_position=4).wait(len(seen))
         assert [(each.sequence, each.data) for each in got] == seen
 
@@ -331,7 +337,7 @@ def test_a_node_alone_waits_for_a_majority(tmp_path: Path) -> None:
         alone.start(wait=False)
         until(lambda: "[WRN] STREAM: JetStream does not answer yet" in alone.said(began))
         assert role(alone)[1] in ("Follower", "Candidate")
-        with Talker(alone.port) as nats:
+        with talker(alone) as nats:
             with pytest.raises((NobodyAnsweredError, TimeoutError)):
                 Client(nats, "early", cluster="orders", seconds=2)
             another.start(wait=False)
@@ -360,7 +366,7 @@ def test_nodes_on_one_server(tmp_path: Path) -> None:
                 stack.callback(stopped, node)
             nodes[0].start()
             nodes[1].start(wait=False)
-            with Talker(server.port) as nats:
+            with talker(server) as nats:
                 acknowledged(connected(nats, "me"), 3, 0)
                 nodes[0].kill()
                 goes_on(connected(nats, "me2"), b"a", b"killed")
@@ -385,13 +391,13 @@ def test_signals(tmp_path: Path) -> None:
     with running([node]):
         leader([node])
         assert node.process is not None
-        with Talker(node.port) as nats:
+        with talker(node) as nats:
             client = connected(nats, "me", cluster="orders")
             client.store(b"a", b"1")
             file.write_text(text.replace("500000", "400000"))
             node.process.send_signal(signal.SIGHUP)
             until(lambda: "[INF] Reloaded server configuration" in node.said())
-            with Talker(node.port) as another:
+            with talker(node) as another:
                 assert another.info["max_payload"] == 400000
             file.write_text(f"max_subscriptions: 1000\n{text}")
             node.process.send_signal(signal.SIGHUP)
