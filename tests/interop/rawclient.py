@@ -47,6 +47,7 @@ class RawClient:
         self._socket.settimeout(_TIMEOUT)
         self._socket.connect(("127.0.0.1", port))
         self._buffer = b""
+        self.header = b""  #: of the last message
         self._sids = 0
         self._guids = 0
         self.skipped: deque[tuple[bytes, bytes, bytes]] = deque(maxlen=10_000)
@@ -89,6 +90,8 @@ class RawClient:
         while True:
             got, _, data = self.message()
             if got == reply:
+                if self.unheard:
+                    raise NoRespondersError(subject.decode())
                 return data
 
     def message(self) -> tuple[bytes, bytes, bytes]:
@@ -99,10 +102,8 @@ class RawClient:
                 self.send(b"PONG\r\n")
             elif words[0] in (b"MSG", b"HMSG"):
                 data = self._bytes(int(words[-1]) + 2)[:-2]
-                if words[0] == b"HMSG":
-                    header, data = data[: int(words[-2])], data[int(words[-2]) :]
-                    if header.startswith(b"NATS/1.0 503"):
-                        raise NoRespondersError(words[1].decode())
+                size = int(words[-2]) if words[0] == b"HMSG" else 0
+                self.header, data = data[:size], data[size:]
                 reply = words[3] if len(words) == 5 + (words[0] == b"HMSG") else b""
                 if words[1] == self.inbox + b".hb":
                     self.publish(reply, b"")
@@ -110,6 +111,11 @@ class RawClient:
                 return words[1], reply, data
             elif words[0] == b"-ERR":
                 raise ConnectionError(b" ".join(words).decode())
+
+    @property
+    def unheard(self) -> bool:
+        """Whether the last message says that nobody listens."""
+        return self.header.startswith(b"NATS/1.0 503")
 
     def gather(self, seconds: float) -> list[tuple[bytes, bytes, bytes]]:
         """Returns the messages that come in some time."""
@@ -229,8 +235,10 @@ class Publisher(threading.Thread):
                 subject, _, payload = client.message()
                 if subject != client.acks:
                     continue
-                ack = protocol.PubAck.FromString(payload)
                 under_way -= 1
+                if client.unheard:
+                    continue
+                ack = protocol.PubAck.FromString(payload)
                 if ack.error:
                     self.refused[ack.guid] = ack.error.decode()
                 else:
