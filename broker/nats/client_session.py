@@ -45,7 +45,7 @@ _MAX_REPLIES: Final = 65536
 _NO_EXPIRY: Final = 1 << 63
 _SECOND: Final = 1_000_000_000
 #: Seconds between a client's first PONG and the first PING to measure its round trip; partly random.
-FIRST_PING: Final = 1.0
+FIRST_PING = 1.0
 
 
 class SessionServer(Protocol[C]):

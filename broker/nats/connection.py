@@ -58,6 +58,7 @@ _LINGER: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class ClientConnection(ClientSession, asyncio.BufferedProtocol):
+    __deletable__ = ["_transport"]  # for its compiled class
     server: SessionServer[ClientConnection] = field(kw_only=True)
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch

@@ -16,8 +16,8 @@ from typing import Final
 from broker.log import NATS
 
 #: Seconds of a turn: maximum, and minimum if much work waits.
-_TURN: Final = 0.004
-_MIN_TURN: Final = 0.001
+_TURN = 0.004
+_MIN_TURN = 0.001
 
 
 class FairScheduler:

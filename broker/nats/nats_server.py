@@ -13,7 +13,7 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.listening import BACKLOG, MAX_PORT, address, open_sockets, unspecified
+from broker.listening import BACKLOG, MAX_PORT, ListenError, address, open_sockets, unspecified
 from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, ClientCredentials, SlowChecks, server_id
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _READ_BUFFER: Final = 512 * 1024
 #: Number of closed connections kept for monitoring.
 _CLOSED: Final = 4096
-
-
-class ListenError(OSError):
-    """The server cannot listen; the text is the original's log line."""
 
 
 class NatsServer:

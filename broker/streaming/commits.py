@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 #: Limits of the bytes that wait for a store, per channel and in total. Above them, the broker slows down the
 #: publishers.
-CHANNEL_BOUND: Final = 16 << 20
-BOUND: Final = 64 << 20
+CHANNEL_BOUND = 16 << 20
+BOUND = 64 << 20
 #: Limit of the channels that the store is about to create. Above it, the broker slows down the publishers to such
 #: channels.
-NEW_BOUND: Final = 1024
+NEW_BOUND = 1024
 #: time (ns) that a commit flushes, and that ready subscriptions are served, before other work
 SHARE: Final = 8_000_000
 

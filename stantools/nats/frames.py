@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ PAYLOAD_SIZE: Final = 6
 ROUTE: Final = 7
 WIDTH: Final = 8
 
-Frames = npt.NDArray[np.int32]
+Frames: TypeAlias = npt.NDArray[np.int32]
 
 #: Takes rows `begin` to `end` of a table. Buffer and table are valid during the call only.
 Handler = Callable[[Buffer, Frames, int, int], None]
