@@ -44,7 +44,6 @@ COMPILED = [
     "broker.record_buffer",
     "broker.reserved",
     "broker.stores.blocklist",
-    "broker.stores.file.deferred_log_writes",
     "broker.stores.file.disk",
     "broker.stores.file.file_messages",
     "broker.stores.file.file_subscriptions",
@@ -70,6 +69,9 @@ COMPILED = [
     "stantools.nats.subjecttree",
 ]
 
+#: Hashes of their sources when they were translated.
+SOURCES: dict[str, str] = {}
+
 #: Types of packages are ignored: they are not there in every build, and objects do not depend on them.
 MYPY = ["--config-file=", "--no-site-packages", "--ignore-missing-imports"]
 
@@ -93,6 +95,7 @@ def translate() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
+    SOURCES.update(compiled_modules.hashes(COMPILED))
     extensions = mypycify(
         [*MYPY, *(source_of(module, ".py") for module in COMPILED)],
         group_name=compiled_modules.LIBRARY,
@@ -103,6 +106,8 @@ def translate() -> list[Extension]:
     )
     for each in extensions:
         # Warnings of other compilers are no errors.
+        # In a package, the library's parts do not find its headers.
+        each.include_dirs.append("build/compiled/stantools")
         each.extra_compile_args = [word for word in each.extra_compile_args or () if word != "-Werror"]
     return extensions
 
@@ -115,8 +120,8 @@ class Build(build_ext):
         for place in places:
             self.remove_stale(place)
         super().run()
-        if any(each.name in COMPILED for each in self.extensions):
-            compiled_modules.write_record(places[-1], COMPILED)
+        if SOURCES:
+            compiled_modules.write_record(places[-1], SOURCES)
 
     def remove_stale(self, place: Path) -> None:
         """Removes objects of modules that are no longer compiled, which would take the place of their sources."""

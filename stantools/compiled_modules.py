@@ -12,10 +12,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NoReturn
 
 #: The environment variable for the sources instead of the objects.
 INTERPRETED: Final = "STANTOOLS_INTERPRETED"
@@ -24,37 +25,39 @@ LIBRARY: Final = "stantools.compiled"
 _ROOT: Final = Path(__file__).parents[1]
 
 
-def record(root: Path = _ROOT) -> Path:
+def record(root: Path) -> Path:
     """Returns the path of the record: lines with the hash of a source and the name of its module."""
     return root / "stantools" / f"compiled.{sys.implementation.cache_tag}.txt"
 
 
-def write_record(root: Path, modules: Sequence[str]) -> None:
-    lines = [f"{_hash(_source(_ROOT, module))} {module}\n" for module in modules]
-    record(root).write_text("".join(lines))
+def hashes(modules: Sequence[str]) -> dict[str, str]:
+    return {module: _hash(_source(_ROOT, module)) for module in modules}
 
 
+def write_record(root: Path, sources: dict[str, str]) -> None:
+    record(root).write_text("".join(f"{hash} {module}\n" for module, hash in sources.items()))
+
+
+@cache
 def check() -> None:
     """Ends the process if the objects are not those of the sources."""
-    try:
-        lines = record().read_text().splitlines()
-    except FileNotFoundError:
-        if not (_ROOT / f"{LIBRARY.replace('.', '/')}__mypyc{EXTENSION_SUFFIXES[0]}").exists():
-            return
-        lines = []
-    recorded = dict(reversed(line.split()) for line in lines)
     if os.environ.get(INTERPRETED):
-        sys.meta_path.insert(0, _Sources(recorded))
+        sys.meta_path.insert(0, _Sources())
         return
-    changed = [module for module, hash in recorded.items() if _hash(_source(_ROOT, module)) != hash]
-    if changed or not recorded:
-        what = f"{_source(Path(), changed[0])} has changed since it was compiled" if changed else "a build was cut off"
-        sys.exit(f"stantools: {what}; run `make compiled`, or set {INTERPRETED}=1 to run the sources")
+    try:
+        lines = record(_ROOT).read_text().splitlines()
+    except FileNotFoundError:
+        if (_ROOT / f"{LIBRARY.replace('.', '/')}__mypyc{EXTENSION_SUFFIXES[0]}").exists():
+            _refuse("a build was cut off")
+        return
+    recorded = {module: hash for hash, module in map(str.split, lines)}
+    for module, hash in hashes(list(recorded)).items():
+        if hash != recorded[module]:
+            _refuse(f"{_source(Path(), module)} has changed since it was compiled")
 
 
-def compiled() -> bool:
-    """Returns whether the modules are loaded as objects."""
-    return record().exists() and not os.environ.get(INTERPRETED)
+def _refuse(problem: str) -> NoReturn:
+    sys.exit(f"stantools: {problem}; run `make compiled`, or set {INTERPRETED}=1 to run the sources")
 
 
 def _source(root: Path, module: str) -> Path:
@@ -69,12 +72,10 @@ def _hash(source: Path) -> str:
 
 
 class _Sources:
-    """Finds the sources of compiled modules."""
-
-    def __init__(self, modules: dict[str, str]) -> None:
-        self._modules = modules
+    """Finds the sources of modules that have one."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in self._modules:
+        source = _source(_ROOT, name)
+        if not name.startswith(("broker.", "stantools.")) or not source.exists():
             return None
-        return importlib.util.spec_from_file_location(name, _source(_ROOT, name))
+        return importlib.util.spec_from_file_location(name, source)

@@ -16,6 +16,7 @@ from broker.log import NATS, TRACE
 from broker.nats import tls, tracing
 from broker.nats.auth import Check, ClientCredentials, Identity, nonce
 from broker.nats.client import BrokerClient, ClientState, CloseReason, NatsSubscription
+from broker.nats.subscriptions import SubjectTable
 from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from broker.nats.fair_scheduler import FairScheduler
     from broker.nats.nats_options import NatsOptions
     from broker.nats.router import Router
-    from broker.nats.subscriptions import SubjectTable, Subscriptions
+    from broker.nats.subscriptions import Subscriptions
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 

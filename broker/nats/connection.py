@@ -20,7 +20,7 @@ from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import ClientCredentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, BrokerClient, ClientState, CloseReason, NatsSubscription
-from broker.nats.client_session import ClientSession
+from broker.nats.client_session import ClientSession, SessionServer
 from broker.nats.read_coalescer import SMALL, ReadCoalescer
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, ParseStop
 from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
@@ -28,7 +28,6 @@ from stantools.nats.operations import IncompleteOperation, MalformedOperation, p
 from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
-    from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads
 
@@ -57,8 +56,8 @@ _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class ClientConnection(ClientSession, asyncio.BufferedProtocol):
-    __deletable__ = ["_transport"]  # for its compiled class
+class ClientConnection(ClientSession):
+    __deletable__ = ("_transport",)  # for its compiled class
     server: SessionServer[ClientConnection] = field(kw_only=True)
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch

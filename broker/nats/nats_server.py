@@ -19,6 +19,7 @@ from broker.nats import tls
 from broker.nats.auth import Authenticator, ClientCredentials, SlowChecks, server_id
 from broker.nats.client import ClientState, CloseReason
 from broker.nats.connection import ROWS, ClientConnection
+from broker.nats.connection_protocol import ConnectionProtocol
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.nats_options import VERSION, reload_changes
@@ -326,9 +327,9 @@ class NatsServer:
 
     # Connections
 
-    def _connect(self) -> ClientConnection:
+    def _connect(self) -> ConnectionProtocol:
         self._cid += 1
-        return ClientConnection(self._cid, server=self, read_coalescer=self.read_coalescer)
+        return ConnectionProtocol(ClientConnection(self._cid, server=self, read_coalescer=self.read_coalescer))
 
     def accept(self, connection: ClientConnection) -> None:
         self.total_connections += 1
@@ -360,7 +361,11 @@ class NatsServer:
         NATS.debug("%s - Starting TLS client connection handshake", connection)
         try:
             transport = await loop.start_tls(
-                connection.transport, connection, context, server_side=True, ssl_handshake_timeout=timeout
+                connection.transport,
+                ConnectionProtocol(connection),
+                context,
+                server_side=True,
+                ssl_handshake_timeout=timeout,
             )
         except (OSError, asyncio.CancelledError) as problem:
             if isinstance(problem, asyncio.CancelledError) and not isinstance(problem, OSError):

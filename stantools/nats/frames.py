@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -45,13 +44,15 @@ Span = tuple[int, int, int]
 Share = tuple[int, int, int, int]
 
 
-@dataclass(slots=True)
 class Payloads:
     """Payloads in a buffer, transported together instead of as an object per message."""
 
-    data: Buffer  #: the buffer, which does not change while the block is in use
-    starts: npt.NDArray[np.int64]  #: where each payload begins
-    sizes: npt.NDArray[np.uint32]  #: bytes of each
+    __slots__ = ("data", "sizes", "starts")
+
+    def __init__(self, data: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> None:
+        self.data = data  #: the buffer, which does not change while the block is in use
+        self.starts = starts  #: where each payload begins
+        self.sizes = sizes  #: bytes of each
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker import log
+from broker.stores.interface import ChannelStore
 from broker.streaming.ports import Role
-from broker.streaming.state import Channel
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
@@ -154,8 +154,15 @@ def test_nobody_can_tell(plan: list[tuple[str, Any]], max_msgs: int, pause: floa
         story.world.server.stop()
         return [*found, story.seen()]
 
+    create = Journal.create_channel
+
+    def without_single_store(store: Journal, name: bytes) -> ChannelStore:
+        found = create(store, name)
+        found.single_store = None
+        return found
+
     alone = play()
-    with mock.patch.object(Channel, "direct_store", None):
+    with mock.patch.object(Journal, "create_channel", without_single_store):
         assert alone == play()
 
 
