@@ -51,13 +51,14 @@ _PATIENT_LIMIT: Final = 8 * 1024 * 1024
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
 _NO_HEADERS: Final = MalformedOperation("", "message headers not supported")
+#: The transport of a connection that was lost.
+_ENDED: Final = asyncio.Transport()
 #: Seconds for a closed connection to read its last output; its input is dropped meanwhile.
 _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
 class ClientConnection(ClientSession):
-    __deletable__ = ("_transport",)  # for its compiled class
     server: SessionServer[ClientConnection] = field(kw_only=True)
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
@@ -127,7 +128,7 @@ class ClientConnection(ClientSession):
         self.out, self._rest, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), ClientCredentials()
-        del self._transport
+        self._transport = _ENDED
 
     def close(self, reason: CloseReason, error: str = "", *, abort: bool = False) -> None:
         """Closes the connection with a reason, and an `error` for the client.
