@@ -15,7 +15,7 @@ from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stantools import compiled_modules  # noqa: E402
+from stantools import compiled_modules
 
 KERNELS = [
     "broker.stores.streams.kernels",
