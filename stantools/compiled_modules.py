@@ -42,7 +42,7 @@ def write_record(root: Path, sources: dict[str, str]) -> None:
 def check() -> None:
     """Ends the process if the objects are not those of the sources."""
     if os.environ.get(INTERPRETED):
-        sys.meta_path.insert(0, _Sources())
+        sys.meta_path.insert(0, _SourceFinder())
         return
     try:
         lines = record(_ROOT).read_text().splitlines()
@@ -71,7 +71,7 @@ def _hash(source: Path) -> str:
         return "missing"
 
 
-class _Sources:
+class _SourceFinder:
     """Finds the sources of modules that have one."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -147,15 +147,13 @@ class BrokerClient:
     def stall(self, receiver: BrokerClient, seconds: float) -> None:
         """Pauses its input for a receiver that is slower, for `seconds` or until `unstall`."""
 
-    def unstall(self, receiver: BrokerClient) -> None:
-        ...
+    def unstall(self, receiver: BrokerClient) -> None: ...
 
     def release_stalled(self) -> None:
         for origin in list(self.stalled):
             origin.unstall(self)
 
-    def recheck(self) -> None:
-        ...
+    def recheck(self) -> None: ...
 
     def publish_denied(self, subject: bytes) -> None:
         """Reports a publish without permission."""
