@@ -31,7 +31,7 @@ setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml setup.py kernelbuild.py constraints.txt $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd] broker/*/*.p[yx][xd] broker/*/*/*.p[yx][xd])
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
+	@echo "setting up .venv with $$($(PYTHON) --version) (once: some minutes, 1.4 GB; again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
 	  || { echo "make: python3 -m venv failed; on Debian: apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -89,11 +89,21 @@ test-slow: NUMBER_OF_TEST_PROCESSES = 3
 test-slow: compiled $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)
 
-demo: $(INSTALLED)
-	@$(BIN)/python samples/demo.py
+# The demonstrations need less than tests do: where .venv is missing, it gets only that, and `make setup` adds the rest.
+DEMO := .venv/.demo
+$(DEMO): pyproject.toml setup.py
+	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@if test ! -e $(INSTALLED); then \
+	  echo "setting up .venv for the demonstration (once: one to three minutes, 200 MB)"; \
+	  { test -x $(BIN)/python || $(PYTHON) -m venv .venv; } \
+	  && $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[jetstream]'; fi
+	@touch $@
 
-demo-cluster: $(INSTALLED)
-	@$(BIN)/python samples/cluster_demo.py
+demo: $(DEMO)
+	@$(BIN)/stantools demo --out demo-out
+
+demo-cluster: $(DEMO)
+	@$(BIN)/stantools demo --cluster --out demo-cluster-out
 
 proto: $(INSTALLED)
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO)

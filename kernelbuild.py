@@ -5,12 +5,17 @@ The package `ziglang` carries a whole C compiler. It is asked for only where no 
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import importlib.util
+import io
 import os
 import shlex
 import shutil
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,10 @@ __all__ = [
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
+
+#: The folder of the packages that Spark searches for data sources, and the file that puts it on Python's path.
+ENTRY = Path(__file__).parent / "stantools" / "pipeline" / "spark" / "entry"
+ENTRY_FILE = "__editable__.stantools-spark.pth"
 
 #: For every processor of its kind, as other compilers do; and without checks of undefined behaviour.
 ZIG = f"{shlex.quote(sys.executable)} -m ziglang cc -mcpu=baseline -fno-sanitize=undefined"
@@ -76,5 +85,28 @@ def build_wheel(directory: str, config_settings: Any = None, metadata: str | Non
 
 
 def build_editable(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
+    """Builds the wheel of an editable install, in which Spark finds the data sources.
+
+    Spark lists the folders of Python's path (`pkgutil.iter_modules`). The import hook of setuptools is not in that
+    list, so the folder of these packages is put on the path.
+    """
     _choose_compiler()
-    return build_meta.build_editable(directory, config_settings, metadata)
+    name = build_meta.build_editable(directory, config_settings, metadata)
+    add_file(Path(directory, name), ENTRY_FILE, f"{ENTRY}\n".encode())
+    return name
+
+
+def add_file(wheel: Path, name: str, content: bytes) -> None:
+    """Adds a file to a wheel, with its hash in the list of files."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    whole = io.BytesIO()
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as new:
+        for each in old.infolist():
+            data = old.read(each)
+            if each.filename.endswith(".dist-info/RECORD"):
+                line = io.StringIO()
+                csv.writer(line, lineterminator="\n").writerow([name, f"sha256={digest}", len(content)])
+                data += line.getvalue().encode()
+            new.writestr(each, data)
+        new.writestr(name, content)
+    wheel.write_bytes(whole.getvalue())

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.driver import LoopDriver, LoopRounds, SystemClock
+from broker.driver import LoopDriver, SystemClock
 from broker.log import NATS
 from broker.stores import open_store
 from broker.streaming.context import Context, new_id
@@ -97,7 +97,6 @@ class BrokerParts:
         nats: NatsServer,
         options: StreamsOptions,
         store: StateStore,
-        rounds: LoopRounds,
         stack: contextlib.AsyncExitStack,
     ) -> Recipients | None:
         """Starts JetStream, whose rules commit at the end of rounds.
@@ -113,7 +112,7 @@ class BrokerParts:
         NATS.info("Starting JetStream")
         place = StreamsDirectory(options.store_dir, temporary=options.temporary)
         limits = QuotaLimits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
-        driver = LoopDriver(asyncio.get_running_loop(), self._failed, rounds)
+        driver = LoopDriver(asyncio.get_running_loop(), self._failed, nats.rounds)
         driver.server = streams = self.streams = StreamsServer(
             StreamsBus(nats, self.options.streaming.discover_prefix),
             place,

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from broker.busy_poll import BusyPoll
 from broker.log import STREAMING, out_of_files
 from broker.ports import T
+from broker.rounds import Committer, LoopRounds
 
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2
@@ -29,15 +30,8 @@ _TRIM_THRESHOLD: Final = (-1, 16 << 20)
 _MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
 
-class RuleSet(Protocol):
+class RuleSet(Committer, Protocol):
     """The rules of streaming or of streams."""
-
-    @property
-    def slow(self) -> bool:
-        """Whether the next commit may wait for a disk."""
-
-    def commit(self) -> None:
-        """Makes the latest changes durable, then sends their answers."""
 
     def run_timers(self) -> None: ...
 
@@ -50,60 +44,6 @@ class SystemClock:
     wall = staticmethod(time.time_ns)
 
 
-def _no_op() -> None: ...
-
-
-class LoopRounds:
-    """Rounds of an event loop: all input of a round is committed at its end, and the output leaves in one write.
-
-    If the commit may wait for a disk, output that is independent of it leaves before.
-
-    Attributes:
-        hold_back: Called when a round has a commit: no output may be written before it.
-        let_go: Called after the commit: all output must be written now.
-        apply_input: Called before the commit: input that waits in buffers is applied.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._committers: dict[LoopDriver, None] = {}
-        self._scheduled = False
-        self.hold_back: Callable[[], None] = _no_op
-        self.let_go: Callable[[], None] = _no_op
-        self.apply_input: Callable[[], None] = _no_op
-
-    def soon(self, driver: LoopDriver | None = None) -> None:
-        """Ends the round after the loop has handled all readable sockets.
-
-        The rules of `driver` commit then. Without a driver, the buffered input decides whose rules commit.
-        """
-        if driver is not None:
-            self._committers[driver] = None
-        if not self._scheduled:
-            self._scheduled = True
-            self.hold_back()
-            self._loop.call_soon(self._end)
-
-    def forget(self, driver: LoopDriver) -> None:
-        """Stops commits of a driver's rules."""
-        self._committers.pop(driver, None)
-
-    def _end(self) -> None:
-        self.apply_input()
-        self._scheduled = False
-        wanted, self._committers = self._committers, {}
-        if any(driver.server.slow for driver in wanted):
-            self.let_go()
-            self.hold_back()
-        try:
-            for driver in wanted:
-                driver.commit()
-        finally:
-            self.let_go()
-            if self._scheduled:  # a commit was requested for the next round
-                self.hold_back()
-
-
 class LoopDriver:
     """Calls the rules from an event loop.
 
@@ -114,10 +54,9 @@ class LoopDriver:
 
     server: RuleSet  #: the rules; set before the loop runs
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: LoopRounds | None = None
-    ) -> None:
-        self.rounds: Final = rounds or LoopRounds(loop)
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: LoopRounds) -> None:
+        self.rounds: Final = rounds
+        self.write_now: Final = self.rounds.write_now
         self._loop = loop
         self.fatal: Final = on_fatal
         self._stopped = False
@@ -130,7 +69,11 @@ class LoopDriver:
     def commit_soon(self) -> None:
         """Commits after the loop has handed over all readable input."""
         if not self._stopped:
-            self.rounds.soon(self)
+            self._scheduled = False
+            rounds = self.rounds
+            rounds.committers[self.server] = None
+            if not rounds.scheduled:
+                rounds.soon()
 
     def commit_by(self, time: int) -> None:
         """Commits at that time, or earlier with other input.
@@ -143,14 +86,6 @@ class LoopDriver:
     def _commit_if_scheduled(self) -> None:
         if self._scheduled:
             self.commit_soon()
-
-    def commit(self) -> None:
-        """Commits; an error of one server does not affect the others."""
-        self._scheduled = False
-        try:
-            self.server.commit()
-        except Exception as problem:
-            report_loop_error(self._loop, {"message": "commit", "exception": problem})
 
     def wake(self) -> None:
         """Calls `commit_soon`, from any thread."""
@@ -189,7 +124,7 @@ class LoopDriver:
             self._timer.cancel()
             self._timer = None
         self._stopped = True
-        self.rounds.forget(self)
+        self.rounds.committers.pop(self.server, None)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -15,7 +15,17 @@ _BLANK: Final = vars(logging.LogRecord("", 0, "", 0, "", (), None))
 
 
 class ServerLogger(logging.Logger):
-    """Makes records without the caller, its thread and its process: no line names them, and they cost half of it."""
+    """Makes records without the caller, its thread and its process: no line names them, and they cost half of it.
+
+    Attributes:
+        tracing: Messages of clients are logged one by one.
+    """
+
+    tracing = False
+
+    def setLevel(self, level: int | str) -> None:  # noqa: N802
+        super().setLevel(level)
+        self.tracing = self.isEnabledFor(TRACE)
 
     def findCaller(self, stack_info: bool = False, stacklevel: int = 1) -> tuple[str, int, str, str | None]:  # noqa: N802
         return "", 0, "", None
@@ -40,11 +50,13 @@ class ServerLogger(logging.Logger):
         return record
 
 
-def _logger(name: str) -> logging.Logger:
+def _logger(name: str) -> ServerLogger:
     usual = logging.getLoggerClass()
     logging.setLoggerClass(ServerLogger)
     try:
-        return logging.getLogger(name)
+        made = logging.getLogger(name)
+        assert isinstance(made, ServerLogger)
+        return made
     finally:
         logging.setLoggerClass(usual)
 

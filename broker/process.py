@@ -147,13 +147,13 @@ class _Process:
             if not self._ended.done():
                 await self._join(node, stack)
             return
-        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
+        loop = asyncio.get_running_loop()
         link = backing = lock = None
         if options.channels is not None:
             from broker.stores.jetstream.store import StreamBacking
 
             link, names = parts.link(options.channels)
-            backing = StreamBacking(link, names, driver.fatal, durable=options.channels.durable_copy)
+            backing = StreamBacking(link, names, self._fatal, durable=options.channels.durable_copy)
         store = parts.store(backing)
         self._signals.unwritten = lambda: [*store.unwritten(), *(parts.streams.unwritten() if parts.streams else ())]
         if options.streaming.ft_group and options.file is not None:
@@ -166,7 +166,7 @@ class _Process:
             from broker.bus.external import ExternalBus
 
             external = ExternalBus(options.connection, cluster_id, roles=roles, discover_prefix=prefix)
-            driver.rounds.hold_back, driver.rounds.let_go = external.hold_back, external.let_go
+            driver = LoopDriver(loop, self._fatal, external.rounds)
             server = parts.streaming(store, external, driver, lock=lock)
             external.on_discovered(server.servers_discovered)
             await parts.monitor(None, server, stack)
@@ -176,9 +176,7 @@ class _Process:
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
-            rounds = driver.rounds
-            rounds.hold_back, rounds.let_go = nats.hold_back, nats.flush
-            rounds.apply_input, nats.read_coalescer.soon = nats.apply_input, rounds.soon
+            driver = LoopDriver(loop, self._fatal, nats.rounds)
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
@@ -191,7 +189,7 @@ class _Process:
             stack.push_async_callback(nats.stop)
             audience = None
             if options.streams is not None:
-                audience = parts.serve_streams(nats, options.streams, store, rounds, stack)
+                audience = parts.serve_streams(nats, options.streams, store, stack)
             server = parts.streaming(store, bus, driver, lock=lock, audience=audience)
             await nats.start(before_listening=lambda: parts.monitor(nats, server, stack))
             self._write_run_files(f"nats://{reachable(nats.host, nats.port)}", stack)
@@ -209,7 +207,7 @@ class _Process:
         await self._start_streaming(server)
         if self._ended.done():
             return
-        upkeep = StoreTimer(asyncio.get_running_loop(), store)
+        upkeep = StoreTimer(loop, store)
         stack.callback(upkeep.stop)
         upkeep.start()
         self._banner(store)
@@ -252,10 +250,9 @@ class _Process:
         upkeep: StoreTimer | None = None
 
         def make(over: Callable[[str], None]) -> LeaderTerm:
-            driver = LoopDriver(loop, self._fatal)
             prefix = options.streaming.discover_prefix
             bus = ExternalBus(options.connection, options.streaming.cluster_id, discover_prefix=prefix)
-            driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
+            driver = LoopDriver(loop, self._fatal, bus.rounds)
             store = parts.store(StreamBacking(link, names, over, group.node_id, node.lease, durable))
             self._signals.unwritten = store.unwritten
             server = parts.streaming(store, bus, driver, member=group)

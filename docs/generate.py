@@ -295,22 +295,12 @@ def _group(context: click.Context, name: str, group: click.Group) -> Iterator[st
 
 
 def _jobs(context: click.Context, name: str, group: click.Group) -> Iterator[str]:
-    """Documents a verb with commands of its own; the options that all of them have stand once."""
+    """Documents a verb whose commands are other names of verbs."""
     with click.Context(group, info_name=name, parent=context, **group.context_settings) as above:
         yield from _head("###", above, group)
         yield _table(_options(above, group))
-        jobs = {each: group.get_command(above, each) for each in group.list_commands(above)}
-        tables = {}
-        for each, command in jobs.items():
-            assert command is not None
-            with click.Context(command, info_name=each, parent=above, **command.context_settings) as own:
-                tables[each] = own, command, _options(own, command)
-        shared = [option for option in next(iter(tables.values()))[2] if all(option in t[2] for t in tables.values())]
-        yield "\nOptions of every job:\n\n"
-        yield _table(shared)
-        for own, command, options in tables.values():
-            yield from _head("####", own, command)
-            yield _table([option for option in options if option not in shared])
+        verbs = ", ".join(f"[{each}](#{each})" for each in group.list_commands(above))
+        yield f"\nIts verbs, with the options of the verbs themselves: {verbs}.\n"
 
 
 def _head(level: str, own: click.Context, command: click.Command) -> Iterator[str]:

@@ -26,7 +26,7 @@ _WIDTH = 4  #: columns by which Python-Markdown wants the content of a list item
 def collect() -> set[Path]:
     """Copies the README, and what links lead to from there, to build/pages; returns the files."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    found, new = set(), {ROOT / "README.md"}
+    found, new = set(), {ROOT / "README.md", ROOT / "docs" / "site.css"}
     while new:
         found |= new
         new = {target for page in new if page.suffix == ".md" for target in _linked(page)} - found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,14 @@ from stantools.errors import StantoolsError
 from stantools.nats.serverprocess import find_server
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "jetstream-guide.md")
+#: samples that pages call `data`
+_DATA = {"jetstream-guide.md": ROOT / "samples" / "streams-damaged"}
 _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
 #: What differs from run to run, and what replaces it.
 _VARYING = (
     (re.compile(r"read in \d+\.\d+ s"), "read in 0.01 s"),
+    (re.compile(r"in \d+\.\d s; compared in \d+\.\d s"), "in 0.1 s; compared in 0.1 s"),
     (re.compile(r"nats://127\.0\.0\.1:\d+"), "nats://127.0.0.1:4222"),
     (re.compile(r"\[\d+\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}"), "[7] 2026/11/23 09:41:07.000000"),
     (re.compile(r"\b(?=\w*\d)(?:N[A-Z0-9]{55}|[0-9A-Za-z]{22})\b"), "kQ3vXw8LJm2ZtR5nYb7HdA"),
@@ -38,6 +42,8 @@ def tour(page: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "shop")  # in the names of plans
         place.mkdir()
+        if data := _DATA.get(page.name):
+            shutil.copytree(data, place / "data")
 
         def fill(block: re.Match[str]) -> str:
             needed = block[1].startswith("migrate ")

@@ -97,8 +97,13 @@ def fill_in(text: str, names: Mapping[str, str]) -> str:
 
 
 def store_names(path: Path | str) -> dict[str, str]:
-    """Returns the values of STORE and NEW in commands about a store: its path, and a free path beside it."""
-    return {"STORE": str(path), "NEW": str(beside(Path(path), "salvaged"))}
+    """Returns the values of STORE and NEW in commands about a store: its path, and a free path beside it.
+
+    The new store of a URL is in the current directory.
+    """
+    name = str(path)
+    place = Path(name.rpartition("/")[2] if "://" in name else name)
+    return {"STORE": name, "NEW": str(beside(place, "salvaged"))}
 
 
 def beside(path: Path, suffix: str) -> Path:

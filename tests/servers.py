@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,7 @@ class NatsServer:
             settings["jetstream"] = {"store_dir": str(self.store_dir), "max_mem": 1 << 28, "max_file": 20 << 30}
         settings |= config or {}
         self.settings = {key: value for key, value in settings.items() if value is not None}
+        self.launcher: Sequence[str] = ()  #: words of a program that starts the server
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -173,7 +174,7 @@ class NatsServer:
         file.write_text(json.dumps(self.settings, ensure_ascii=False))
         from tests.reaper import ServerProcess
 
-        command = [str(binary(self.version)), "-c", str(file)]
+        command = [*self.launcher, str(binary(self.version)), "-c", str(file)]
         self.process = ServerProcess(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if ready:
             self.wait()

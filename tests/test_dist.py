@@ -88,14 +88,11 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
     run(binaries / "stantools", "verify", "store", cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("present", "missing"),
-    [((), "neither a C compiler"), (("Python.h",), "neither a C compiler"), (("ziglang",), "Python.h is missing")],
-)
-def test_a_machine_that_cannot_compile_is_told_why(
-    present: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not every environment has setuptools, and no test wants what old ones do to distutils when they are imported.
+def build_backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The build backend over a setuptools without functions.
+
+    Not every environment has setuptools, and no test wants what old ones do to distutils when they are imported.
+    """
     setuptools = ModuleType("setuptools")
     setuptools.build_meta = ModuleType("setuptools.build_meta")  # type: ignore[attr-defined]
     for name in ("build_sdist", "get_requires_for_build_sdist", "prepare_metadata_for_build_editable"):
@@ -107,6 +104,39 @@ def test_a_machine_that_cannot_compile_is_told_why(
     assert spec is not None and spec.loader is not None
     backend = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(backend)
+    return backend
+
+
+def test_spark_finds_its_packages_in_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark lists the modules of Python's path; an import hook, which editable installs are, is not in that list."""
+    backend = build_backend(monkeypatch)
+
+    def build_editable(directory: str, *_: object) -> str:
+        with zipfile.ZipFile(Path(directory, "a.whl"), "w") as wheel:
+            wheel.writestr("a.pth", "import sys\n")
+            wheel.writestr("a.dist-info/RECORD", "a.pth,,\na.dist-info/RECORD,,\n")
+        return "a.whl"
+
+    monkeypatch.setattr(backend.build_meta, "build_editable", build_editable, raising=False)
+    monkeypatch.setattr(backend, "_choose_compiler", lambda: None)
+    with zipfile.ZipFile(tmp_path / backend.build_editable(str(tmp_path))) as wheel:
+        wheel.extractall(tmp_path / "site")
+    installed = {path.relative_to(tmp_path / "site").as_posix() for path in (tmp_path / "site").rglob("*.*")}
+    lines = (tmp_path / "site" / "a.dist-info" / "RECORD").read_text().splitlines()
+    assert {line.partition(",")[0] for line in lines} | {"a.dist-info"} == installed | {"a.dist-info/RECORD"}
+    code = "import pkgutil, site, sys; site.addsitedir(sys.argv[1]); print(*(m.name for m in pkgutil.iter_modules()))"
+    names = run(sys.executable, "-S", "-c", code, tmp_path / "site", cwd=tmp_path).split()
+    assert {"pyspark_stan", "pyspark_jetstream"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("present", "missing"),
+    [((), "neither a C compiler"), (("Python.h",), "neither a C compiler"), (("ziglang",), "Python.h is missing")],
+)
+def test_a_machine_that_cannot_compile_is_told_why(
+    present: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = build_backend(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: name if name in present else None)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from broker.config.catalogue import FLAGS
-from stantools.cli.verbs import module_of, summaries
+from stantools.cli.verbs import ALIASES, module_of, summaries
 from stantools.format import envelope, kernels
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, channel_key, master_key
@@ -222,17 +222,19 @@ def broker_options() -> set[str]:
 def options(verb: str, stage: str = "") -> set[str]:
     if verb == "broker":
         return broker_options()
-    params = commands(verb)[stage].params
+    # a job is the verb of its name
+    params = (commands(stage)[""] if verb == "pipeline" and stage else commands(verb)[stage]).params
     names = {name for parameter in params for name in (*parameter.opts, *parameter.secondary_opts)}
     return names | {"-h", "--help"}
 
 
 def check_command(text: str) -> None:
     for verb, rest in re.findall(r"(?:^|[\s/$|;&-])stantools ([a-z][a-z-]+)\b([^|;`]*)", text):
+        verb = ALIASES.get(verb, verb)
         assert verb in summaries(), text
         first = rest.split()[0] if rest.split() else ""
         known = options(verb, first if first in commands(verb) else "")
-        for option in re.findall(r"(?<!\S)(--?[A-Za-z][\w-]*)", rest.split("#")[0]):
+        for option in re.findall(r"(?<!\S)(--?[A-Za-z][\w-]*)", rest.split("#")[0].split(" -- ")[0]):
             assert option in known, text
     for rest in re.findall(r"(?:^|[\s/$])stan-broker ([^|;`]*)", text):
         for option in re.findall(r"(?<!\S)(--?[A-Za-z]\w*)", rest.split("#")[0]):
@@ -381,7 +383,18 @@ def test_json_is_as_described(golden: Path, golden_jetstream: Path, tmp_path: Pa
     )
     started = next(each for each in start["streams"].values() if each["consumers"])
     looked = printed("doctor", str(golden_jetstream / "ok_accounts15" / "store"), "-o", "json")
+    nodes = printed(
+        "forecast", str(golden_jetstream / "cl_meta_old" / "store"), "--server-version", "2.15", "-o", "json"
+    )
+    mended = printed("repair", str(golden_jetstream / "dmg_meta_sum_flip" / "store"), "--dry-run", "-o", "json")
     said = {
+        "nodes of JetStream": {
+            *nodes,
+            *nodes["nodes"]["n1"]["orphans"][0],
+            "orphans",
+            *("jetstream", "versions"),
+        },
+        "repair": {*mended, *mended["steps"][0], *mended["before"][0], *("repair", "jetstream", "write", "move")},
         "info": {*info, *info["clients"][0], *channel},
         "jetstream": {
             *streams,

@@ -6,12 +6,14 @@ import importlib
 import inspect
 import pkgutil
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -24,8 +26,10 @@ from stantools.errors import StantoolsError
 from stantools.escaping import known
 from stantools.nats.connect_options import ConnectOptions
 from tui.keys import DARK, LIGHT, KeySettings
+from tui.opening import open_session
 from tui.screens.base import ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
+from tui.typeahead import TypeAhead
 from tui.views import OF_A_CHANNEL, View, ViewTarget, screen_class
 
 _THEMES = (
@@ -60,6 +64,23 @@ _THEMES = (
 )
 
 
+#: What is typed after `:` for a picture of the screen.
+SCREENSHOT = "screenshot"
+
+
+def _server_of(text: str) -> tuple[str | None, ConnectOptions | None]:
+    """Returns the URL of monitoring endpoints, or a NATS server, from a URL. Raises `UsageError`."""
+    from stantools.nats.login import NatsAddress
+    from tui.live.endpoint import Address
+
+    text = text.strip()
+    if text.partition("://")[0] in ("nats", "tls", "ws", "wss"):
+        NatsAddress.parse(text)
+        return None, ConnectOptions(servers=(text,))
+    Address.parse(text)
+    return text, None
+
+
 class Browser(App[None]):
     """The application.
 
@@ -78,6 +99,7 @@ class Browser(App[None]):
         Binding("R", "rescan", "Scan again", show=False, id="app.rescan"),
         Binding("E", "encryption_key", "Encryption key", show=False, id="app.encryption_key"),
         Binding("ctrl+t", "toggle_theme", "Dark or light", show=False, id="app.theme"),
+        Binding("ctrl+s", "picture", "Screenshot (SVG)", show=False, id="app.screenshot"),
         Binding("ctrl+z", "suspend_process", "Suspend", show=False, id="app.suspend"),
         Binding("1", "view('overview')", "Overview", show=False, id="view.overview"),
         Binding("2", "view('messages')", "Messages", show=False, id="view.messages"),
@@ -91,7 +113,7 @@ class Browser(App[None]):
 
     def __init__(
         self,
-        session: StoreSession | None,
+        session: SourceSession | None,
         *,
         settings: KeySettings | None = None,
         connect_options: ConnectOptions | None = None,
@@ -105,6 +127,8 @@ class Browser(App[None]):
         self.commands: list[str] = []  #: command lines equivalent to the user's steps, oldest first
         self.unlocked = False
         self._opened = 0
+        self.pane_sizes: dict[tuple[str, bool], int] = {}  #: by the pane's id, and whether it is beside its table
+        self.typed = TypeAhead(self, super().on_event)
         for theme in _THEMES:
             self.register_theme(theme)
         self.theme = DARK
@@ -129,6 +153,12 @@ class Browser(App[None]):
     def on_unmount(self) -> None:
         if self.session is not None and self.session.job is not None:
             self.session.job.cancel()
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self.typed.take(event)
+        else:
+            await super().on_event(event)
 
     @property
     def failure(self) -> Exception | None:
@@ -165,6 +195,9 @@ class Browser(App[None]):
         if self.session is None:
             self.close_views()  # the first view shows a running server
             return
+        if view is View.LIVE and not (self.monitor or self.connect_options):
+            self._ask_for_server(above=above)
+            return
         if place.file is None:
             place = replace(place, channel=place.channel or self._channel(view))
         if not above:
@@ -174,6 +207,24 @@ class Browser(App[None]):
             if view is View.OVERVIEW:
                 return
         self.push_screen(self._screen(view, place))
+
+    def _ask_for_server(self, *, above: bool) -> None:
+        from tui.screens.dialogs import PromptScreen
+
+        def named(text: str | None) -> None:
+            if text and text.strip():
+                self.monitor, self.connect_options = _server_of(text)
+                self.open_view(View.LIVE, above=above)
+
+        def problem(text: str) -> str:
+            try:
+                _server_of(text)
+            except StantoolsError as error:
+                return f"{error.message}: {error.remedy}" if error.remedy else error.message
+            return ""
+
+        hint = "a server's monitoring, such as http://localhost:8222, or JetStream at nats://localhost:4222"
+        self.push_screen(PromptScreen("URL of a running server", hint, check=problem), named)
 
     def view_bindings(self) -> Mapping[View, Binding]:
         bindings = self._bindings.copy()
@@ -185,8 +236,6 @@ class Browser(App[None]):
         """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
-        if view is View.LIVE and not (self.monitor or self.connect_options):
-            return "no server to watch: start with --monitor URL or --server URL"
         named = place is not None and (place.file is not None or place.channel is not None)
         if view in OF_A_CHANNEL and not named and self._channel(view) is None:
             return "choose a channel first"
@@ -199,7 +248,7 @@ class Browser(App[None]):
         old = self.session
         read_options, workers = (old.read_options, old.workers) if old is not None else (None, 2)
         try:
-            session = StoreSession(path, read_options, workers=workers)
+            session = open_session(path, read_options, workers=workers)
         except StantoolsError as problem:
             self.fail(problem)
             return
@@ -235,7 +284,7 @@ class Browser(App[None]):
 
     def _with_key(self, words: Sequence[str]) -> Sequence[str]:
         session = self.session
-        if session is None or session.store.key is None or str(session.path) not in words:
+        if session is None or session.key is None or str(session.path) not in words:
             return words
         if any(word.startswith("--encryption-key") for word in words):
             return words
@@ -284,12 +333,24 @@ class Browser(App[None]):
             self.notify(problem, severity="warning", markup=False)
 
     def go_to(self, text: str) -> str:
-        """Opens a place of the present view, a view, or a channel; returns the reason if there is none of that name."""
+        """Opens a place of the present view, a view, a channel, or a place in a channel.
+
+        Returns the reason if there is none of that name.
+        """
         screen = self.screen
         if isinstance(screen, ViewScreen):
             answer = screen.go_to(text)
             if answer is not None:
                 return answer
+        if text == SCREENSHOT or text.startswith(f"{SCREENSHOT} "):
+            return self.take_screenshot(text.removeprefix(SCREENSHOT).strip())
+        channel, _, place = text.rpartition(" ")
+        if self.session and channel.strip() in self.session.channels and text not in self.session.channels:
+            self.open_view(View.MESSAGES, ViewTarget(channel=channel.strip()))
+            opened = self.screen
+            if isinstance(opened, ViewScreen):
+                opened.call_after_refresh(self._go_within, opened, place)
+            return ""
         views = [view for view in View if view.value.startswith(text.lower())]
         if views and not (self.session and text in self.session.channels):
             self.open_view(views[0])
@@ -300,6 +361,33 @@ class Browser(App[None]):
         if not found:
             return f"{text}: not a place in this view, a view or a channel"
         self.open_view(View.MESSAGES, ViewTarget(channel=found[0]))
+        return ""
+
+    def _go_within(self, screen: ViewScreen, place: str) -> None:
+        problem = screen.go_to(place)
+        if problem is None:
+            problem = f"{place}: not a place in {screen.NAME}; {screen.go_to_hint()}"
+        if problem:
+            self.notify(problem, severity="warning", markup=False)
+
+    def action_picture(self) -> None:
+        if problem := self.take_screenshot(""):
+            self.notify(problem, severity="warning", markup=False)
+
+    def take_screenshot(self, name: str) -> str:
+        """Writes the screen as a picture (SVG) to a file; returns the reason if that is impossible."""
+        from tui.screens.messages import save_problem, write_payload
+
+        screen = self.screen
+        view = screen.NAME if isinstance(screen, ViewScreen) and screen.NAME else View.OVERVIEW.value
+        path = Path(name or f"stantools-{view}-{time.strftime('%H%M%S')}.svg".replace(" ", "-")).expanduser()
+        if self.session is not None and (problem := save_problem(str(path), self.session.path)):
+            return problem
+        try:
+            write_payload(path, self.export_screenshot().encode(), over=False)
+        except StantoolsError as problem:
+            return f"{problem.message}; {problem.remedy}"
+        self.notify(f"screenshot: {known(str(path))}", markup=False)
         return ""
 
     def action_unlock(self) -> None:
@@ -315,14 +403,14 @@ class Browser(App[None]):
 
         if self.session is None:
             return
-        given = "a key is set; an empty text removes it" if self.session.store.key else ""
+        given = "a key is set; an empty text removes it" if self.session.key else ""
         hint = f"the server's encryption key; it is kept in memory only{given and '; '}{given}"
         self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
 
     def _use_key(self, text: str | None) -> None:
         if text is None or self.session is None:
             return
-        if text or self.session.store.key is not None:
+        if text or self.session.key is not None:
             self.session.use_key(text.encode() or None)
             self.notify("payloads are decrypted with this key" if text else "the key is removed")
 
@@ -351,6 +439,7 @@ class Browser(App[None]):
         yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
         yield SystemCommand("Encryption key", "Set the key for encrypted payloads", self.action_encryption_key)
         yield SystemCommand("Commands", "Equivalent command lines", self.action_commands)
+        yield SystemCommand("Screenshot", "Write the screen as a picture (SVG)", self.action_picture)
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
         yield SystemCommand("Keys", "The active keys", self.action_help)
         yield SystemCommand("Quit", "Leave", self.action_leave)

@@ -1,7 +1,8 @@
-"""The user's settings: keys and theme.
+"""The user's settings: keys, theme and mouse.
 
-A TOML file: `[keys]` assigns keys to the ids of bindings (`"app.quit" = "ctrl+x,q"`; the help page lists the ids),
-and `[display]` sets a `theme`. Errors in the file are reported and skipped, because the browser must always start.
+A TOML file: `[keys]` assigns keys to the ids of bindings (`"app.quit" = "ctrl+x,q"`; the help page lists the ids).
+`[display]` sets a `theme`, and `mouse = false` leaves the mouse to the terminal. Errors in the file are reported and
+skipped, because the browser must always start.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ DARK, LIGHT = "stantools-dark", "stantools-light"
 class KeySettings:
     keymap: Mapping[str, str] = field(default_factory=dict)  #: binding id -> keys, separated by commas
     theme: str = ""  #: name of a theme; "" for the default
+    mouse: bool = True  #: clicks and the wheel work; the terminal then needs a key to select text
     problems: tuple[str, ...] = ()  #: messages about unusable settings
 
 
@@ -51,7 +53,11 @@ def _settings(values: dict[str, Any], path: Path) -> KeySettings:
     if not isinstance(theme, str):
         problems.append(f"{path}: the theme must be a text such as {LIGHT!r}")
         theme = ""
-    return KeySettings(keymap, {"dark": DARK, "light": LIGHT}.get(theme, theme), tuple(problems))
+    mouse = display.get("mouse", True) if isinstance(display, dict) else True
+    if not isinstance(mouse, bool):
+        problems.append(f"{path}: mouse must be true or false")
+        mouse = True
+    return KeySettings(keymap, {"dark": DARK, "light": LIGHT}.get(theme, theme), mouse, tuple(problems))
 
 
 def _flat(table: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from tui.cells import Cell, Role, number, text_of
+from tui.cells import Cell, Role, number, text_of, time_text
 
 _T = TypeVar("_T")
 
@@ -23,6 +23,8 @@ class TableColumn(Generic[_T]):
     right: bool = False
     grows: bool = False  #: takes a share of the remaining width
     wide: bool | None = None  #: only on wide screens (True) or only on narrow ones (False)
+    #: Width if the table has room; in a narrower column the end of the text is left out. 0 for a fixed width.
+    full: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.title)
@@ -52,6 +54,25 @@ def count_column(
         return "" if not (value or zero) else (number(value), role) if role else number(value)
 
     return TableColumn(title, width, cell, lambda thing: -count(thing), key=key, right=True, wide=wide)
+
+
+def time_column(
+    title: str,
+    timestamp: Callable[[_T], int],
+    order: Callable[[_T], Any] | None = None,
+    *,
+    wide: bool | None = None,
+) -> TableColumn[_T]:
+    """Returns a column of times: to the second, or to the millisecond if the table has room; 0 is left blank.
+
+    `timestamp` returns nanoseconds since 1970; `order` and `wide` are those of `TableColumn`.
+    """
+
+    def cell(thing: _T) -> Cell:
+        time = timestamp(thing)
+        return time_text(time) if time else ""
+
+    return TableColumn(title, 19, cell, order, wide=wide, full=23)
 
 
 class RowSource(ABC, Generic[_T]):

@@ -75,6 +75,9 @@ class EmbeddedBus:
         discover_prefix: bytes = b"",
     ) -> None:
         self.server = server
+        #: largest message of this server, in bytes: unlimited within the process
+        self.deliverable: Final = ANY_SIZE
+        self._router: Final = server.router
         self._clients: dict[Role, InternalClient] = {}
         #: returns whether much data waits for a subscriber of a subject
         self.congested: Final = server.subscriptions.congested
@@ -88,11 +91,6 @@ class EmbeddedBus:
         """Largest message of a client, in bytes."""
         return self.server.options.max_payload
 
-    @property
-    def deliverable(self) -> int:
-        """Largest message of this server, in bytes: unlimited within the process."""
-        return ANY_SIZE
-
     def publish(
         self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
     ) -> bool:
@@ -103,20 +101,22 @@ class EmbeddedBus:
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         if self._is_inbox(subject):
-            self._clients[role].publish_block(subject, block, begin, end)
+            self._router.publish_block(self._clients[role], subject, block, begin, end)
         return True
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
-        """Publishes rows of a block to several subjects."""
-        self._clients[role].publish_runs([run for run in runs if self._is_inbox(run[0])], block)
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
+        for subject, _, _ in runs:
+            if not self._is_inbox(subject):
+                runs = [run for run in runs if self._is_inbox(run[0])]
+                break
+        self._router.publish_runs(self._clients[role], runs, block)
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
-        """Publishes messages with their subjects to receivers that keep up; returns the indices of the others."""
         for subject, _ in messages:
             if not self._is_inbox(subject):
                 messages = [each if self._is_inbox(each[0]) else (b"", each[1]) for each in messages]
                 break
-        return self._clients[role].publish_each(messages)
+        return self._router.publish_each(self._clients[role], messages)
 
     def slow_down(self) -> None:
         """Reads more slowly from the client whose messages are being handled."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker.bus.embedded import ROLES, client_name
 from broker.log import NATS, STREAMING
 from broker.reserved import ReservedSubjects
+from broker.rounds import LoopRounds, nothing
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.nats import encoding
@@ -222,8 +223,8 @@ class ExternalBus:
         }
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.
-        self.hold_back: Final = self._links[Role.SEND].hold_back
-        self.let_go: Final = self._links[Role.SEND].let_go
+        sender = self._links[Role.SEND]
+        self.rounds: Final = LoopRounds(nothing, sender.let_go, sender.hold_back)
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:
         """Calls `discovered` when NATS announces unknown servers, if there are partitions."""
@@ -263,7 +264,7 @@ class ExternalBus:
         """Publishes rows of a block, one message each, in one write."""
         return not self._is_inbox(subject) or self._links[role].publish_block(subject, block, begin, end)
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects."""
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)

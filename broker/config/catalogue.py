@@ -350,6 +350,8 @@ COMMON: Final = OptionSection("Common", "", {
     "signal": server_option(STRING, "Send a signal to a server: <signal>[=<pid or pid file>]", "sl signal"),
     "check": server_option(BOOL, "Check the configuration and exit", "t",
                            remark="the original checks the syntax and then starts nevertheless"),
+    "strict_exit": server_option(BOOL, "Exit code 2, not 0, for a wrong command line", "strict_exit",
+                                 remark="not in the original, which ends with 0"),
     "help": server_option(BOOL, "Show this", "h help"),
     "version": server_option(BOOL, "Show the version", "v version"),
     "help_tls": server_option(BOOL, "Show the options of TLS", "help_tls"),

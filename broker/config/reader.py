@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Final
 
 from broker.config.broker_options import (
@@ -35,8 +36,13 @@ from stantools.server_options import Support, ValueType
 #: exit code for features of the original that this broker lacks
 EXIT_UNAVAILABLE: Final = 2
 _EXIT_ERROR: Final = 1
+_EXIT_USAGE: Final = 2
+#: forms of the option for an exit code that the original does not have
+_STRICT: Final = ("strict_exit", "strict_exit=true")
 _SQL_DRIVERS: Final = ("mysql", "postgres")
-_COLUMN = 42
+_COLUMN = 36
+#: width of the help
+_WIDTH: Final = 80
 _KINDS = {
     ValueType.STRING: " <string>",
     ValueType.INT: " <int>",
@@ -69,7 +75,10 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     try:
         flags = parse_flags(argv)
     except FlagError as problem:
-        return CommandAnswer(0, stdout=overview(), stderr=f"{problem.message}\n")
+        # Again at the end: the help is longer than a screen.
+        help_text = f"{overview()}\n{problem.message}\n"
+        strict = any(each.lstrip("-") in _STRICT for each in argv if each.startswith("-"))
+        return CommandAnswer(_EXIT_USAGE if strict else 0, stdout=help_text, stderr=f"{problem.message}\n")
     try:
         return _early_answer(flags) or _checked(configure(flags, environ), environ)
     except ConfigurationError as problem:
@@ -213,11 +222,14 @@ def overview() -> str:
         for option in flags:
             names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
             left = f"    {names}{_KINDS.get(option.value_type, '')}"
-            # at least two blanks, on the next line if necessary
-            gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
             default = f" (default: {option.shown_default})" if option.shown_default not in ("", "false") else ""
             note = f" [{option.support}]" if option.support is Support.UNAVAILABLE else ""
-            lines.append(f"{left}{gap}{option.help}{default}{note}")
+            text = wrap(
+                f"{option.help}{default}{note}", _WIDTH - _COLUMN, break_long_words=False, break_on_hyphens=False
+            )
+            # at least two blanks, on the next line if necessary
+            first = [left.ljust(_COLUMN) + text.pop(0)] if len(left) < _COLUMN - 1 else [left]
+            lines += [*first, *(" " * _COLUMN + each for each in text)]
     return "\n".join((*lines, ""))
 
 

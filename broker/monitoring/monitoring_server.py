@@ -27,6 +27,7 @@ from broker.listening import MAX_PORT, address, open_sockets, reachable
 from broker.monitoring.http import QueryParameters, Reply, document, not_found, problem, written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
+from broker.monitoring.rates import RateHistory
 from broker.nats.tls import TLSError, certificate_context
 from stantools.errors import StantoolsError
 from stantools.install_hints import install_command
@@ -90,18 +91,20 @@ class MonitoringServer:
         self._runner: web.ServerRunner | None = None
         if nats is not None:
             nats_views = nats_views or importlib.import_module("broker.nats.status")
-            self._nats = NatsPages(nats, nats_views, base_path, streams)
+            self._nats = NatsPages(nats, nats_views, base_path, streams, live_page=streaming is not None)
             self._pages |= self._nats.paths
         if streaming is not None:
             streaming_views = streaming_views or importlib.import_module("broker.streaming.status")
         self._streaming_views = streaming_views
         self._metrics = Metrics(nats, nats_views, streaming, streaming_views)
+        #: rates of the streaming server
+        self._rates = RateHistory(lambda: self._streaming_views.counters(self._metrics.streaming))
         if streaming is not None:
             self.show(streaming)
 
     def show(self, streaming: object) -> None:
         """Switches to this streaming server."""
-        self._pages |= streaming_pages(streaming, self._streaming_views)
+        self._pages |= streaming_pages(streaming, self._streaming_views, self._rates)
         self._metrics.streaming = streaming
 
     async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:
@@ -128,6 +131,8 @@ class MonitoringServer:
             ) from error
         self.port = int(sockets[0].getsockname()[1])
         self.loading = asyncio.create_task(self._serve(sockets, context))
+        if self._metrics.streaming is not None:
+            self._rates.start()
         if self._nats is not None:
             self._nats.listening = {
                 "http_host": host,
@@ -141,6 +146,7 @@ class MonitoringServer:
 
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called at any time."""
+        self._rates.stop()
         if self.loading is not None:
             self.loading.cancel()
             with contextlib.suppress(asyncio.CancelledError):

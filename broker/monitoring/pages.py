@@ -15,7 +15,8 @@ from functools import cache, partial
 from html import escape
 from typing import Any, Final
 
-from broker.monitoring.http import HTML, QueryParameters, Reply, compact, document, problem, refusal, text
+from broker.monitoring.http import HTML, QueryParameters, Reply, compact, document, integer, problem, refusal, text
+from broker.monitoring.rates import RateHistory
 
 Page = Callable[[QueryParameters], Any]
 
@@ -50,20 +51,29 @@ _STREAMING_LINKS: Final = (
     ("streaming/storez", "store"),
     ("streaming/clientsz", "clients"),
     ("streaming/channelsz", "channels"),
-    ("streaming/ui", "channels, rates, clients and lag, live"),
+    ("streaming/ui", "live page: channels, rates, clients and lag"),
 )
+#: the same for the path with a slash at its end
+_RELATIVE_LINKS: Final = tuple((path.removeprefix("streaming/"), what) for path, what in _STREAMING_LINKS)
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>body {{ font-family: sans-serif; margin: 2em }} li {{ padding: .2em 0 }}</style>
+<style>
+{theme}
+</style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
+<section>
 <ul>
 {items}
 </ul>
+</section>
+</main>
 </body>
 </html>
 """
@@ -77,10 +87,12 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-cache",
 }
+#: package and file of the look of all pages
+_THEME: Final = ("stantools.pages", "templates/theme.css")
 _FILES: Final = {
-    "/streaming/ui": ("ui.html", HTML),
-    "/streaming/ui.css": ("ui.css", "text/css; charset=utf-8"),
-    "/streaming/ui.js": ("ui.js", "text/javascript; charset=utf-8"),
+    "/streaming/ui": (("broker.monitoring", "page/ui.html"), HTML),
+    "/streaming/ui.css": ((*_THEME, "broker.monitoring", "page/ui.css"), "text/css; charset=utf-8"),
+    "/streaming/ui.js": (("broker.monitoring", "page/ui.js"), "text/javascript; charset=utf-8"),
 }
 
 
@@ -88,9 +100,13 @@ class NatsPages:
     """Pages of a NATS server.
 
     `status` make its documents, as `broker.nats.status`; `base_path` is a prefix of all paths; `streams` may be None.
+    With `live_page`, the first page links to that of the streaming server.
     """
 
-    def __init__(self, server: Any, views: Any, base_path: str = "", streams: Any = None) -> None:
+    def __init__(
+        self, server: Any, views: Any, base_path: str = "", streams: Any = None, *, live_page: bool = False
+    ) -> None:
+        self._live_page = live_page
         self._server = server
         self._streams = streams
         self._views = views
@@ -138,7 +154,12 @@ class NatsPages:
     def _root(self, _: QueryParameters) -> Reply:
         # the links are relative: without this, those on `/base` would lead outside of it
         prefix = f"{self._base.rpartition('/')[2]}/" if self._base else ""
-        return Reply(200, _list("NATS", [(prefix + path, what) for path, what in _NATS_LINKS]), HTML)
+        links = [(prefix + path, what) for path, what in _NATS_LINKS]
+        if self._live_page:
+            up = "../" * max(self._base.count("/") - 1, 0)
+            streaming = (("streaming/ui", "NATS Streaming, live page"), ("streaming", "NATS Streaming"))
+            links = [*((up + path, what) for path, what in streaming), *links]
+        return Reply(200, _list("NATS", links), HTML)
 
     def _varz(self, _: QueryParameters) -> Any:
         found = {"http_req_stats": dict(sorted(self._requests.items()))}
@@ -214,8 +235,8 @@ def _stacks(_: QueryParameters) -> Reply:
     return text(found.getvalue().encode(errors="replace"))
 
 
-def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
-    """Returns the pages of a streaming server by path; `status` make its documents, as `broker.streaming.status`."""
+def streaming_pages(server: Any, views: Any, rates: RateHistory) -> dict[str, Page]:
+    """Returns the pages of a streaming server by path; `views` make its documents, as `broker.streaming.status`."""
 
     def state(_: QueryParameters) -> Reply:
         return Reply(200 if views.serverz(server).get("state") == "FT_ACTIVE" else 204)
@@ -232,27 +253,32 @@ def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
 
     return {
         _ROOT: lambda _: Reply(200, _list("NATS Streaming", _STREAMING_LINKS), HTML),
+        f"{_ROOT}/": lambda _: Reply(200, _list("NATS Streaming", _RELATIVE_LINKS), HTML),
+        f"{_ROOT}/ratesz": lambda query: rates.document(integer(query.text("window"))),
         f"{_ROOT}/serverz": lambda _: views.serverz(server),
         f"{_ROOT}/storez": lambda _: views.storez(server),
         f"{_ROOT}/clientsz": listed("client", views.clientsz, views.client),
         f"{_ROOT}/channelsz": listed("channel", views.channelsz, views.channel),
         f"{_ROOT}/isFTActive": state,
-        **{path: partial(_file, name, kind) for path, (name, kind) in _FILES.items()},
+        **{path: partial(_file, files, kind) for path, (files, kind) in _FILES.items()},
     }
 
 
 def _list(title: str, links: Iterable[tuple[str, str]]) -> bytes:
     """Returns a page of links, each with its description; paths are relative to the page."""
     items = "\n".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in links)
-    return _PAGE.format(title=escape(title), items=items).encode()
+    theme = _content(_THEME).decode()
+    return _PAGE.format(title=escape(title), items=items, theme=theme).encode()
 
 
-def _file(name: str, kind: str, _: QueryParameters) -> Reply:
-    return Reply(200, _content(name), kind, _HEADERS)
+def _file(files: tuple[str, ...], kind: str, _: QueryParameters) -> Reply:
+    return Reply(200, _content(files), kind, _HEADERS)
 
 
 @cache
-def _content(name: str) -> bytes:
+def _content(files: tuple[str, ...]) -> bytes:
+    """Returns files, one after the other; each is a package and a path in it."""
     from importlib import resources
 
-    return resources.files("broker.monitoring").joinpath("page", name).read_bytes()
+    pairs = zip(files[::2], files[1::2], strict=True)
+    return b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in pairs)

@@ -155,6 +155,10 @@ class BrokerClient:
 
     def recheck(self) -> None: ...
 
+    def may_publish(self, subject: bytes, size: int) -> bool:
+        """Whether a part of this process may publish a message; logs a refusal."""
+        return True
+
     def publish_denied(self, subject: bytes) -> None:
         """Reports a publish without permission."""
 

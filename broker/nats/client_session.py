@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.nats.auth import Authenticator, SlowChecks
-    from broker.nats.fair_scheduler import FairScheduler
+    from broker.nats.fair_scheduler import FairScheduler, Mailbox
     from broker.nats.nats_options import NatsOptions
     from broker.nats.router import Router
     from broker.nats.subscriptions import Subscriptions
+    from broker.rounds import LoopRounds
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -60,6 +61,9 @@ class SessionServer(Protocol[C]):
     slow_checks: SlowChecks
     #: turns on the event loop
     turns: FairScheduler
+    rounds: LoopRounds
+    #: messages between parts of this process
+    mailbox: Mailbox
     #: log protocol messages
     tracing: bool
     #: connections closed because they were too slow
@@ -76,9 +80,6 @@ class SessionServer(Protocol[C]):
     def ended(self, connection: C) -> None: ...
 
     def forget(self, client: BrokerClient) -> None: ...
-
-    def drain(self) -> None:
-        """Delivers messages between parts of this process."""
 
     def apply_input(self) -> None:
         """Applies gathered input."""

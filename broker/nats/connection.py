@@ -22,6 +22,7 @@ from broker.nats.auth import ClientCredentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, BrokerClient, ClientState, CloseReason, NatsSubscription
 from broker.nats.client_session import ClientSession, SessionServer
 from broker.nats.read_coalescer import SMALL, ReadCoalescer
+from broker.rounds import APPLY, READ
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, ParseStop
 from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
 from stantools.nats.operations import IncompleteOperation, MalformedOperation, parse_operation, payload_too_large
@@ -135,7 +136,7 @@ class ClientConnection(ClientSession):
 
         With `abort`, unsent output is dropped.
         """
-        if self.read_coalescer.may_read():
+        if self.server.rounds.step is READ:
             # Earlier input, also of other clients, has precedence.
             self.read_coalescer.run()
         if self.closed:
@@ -180,11 +181,12 @@ class ClientConnection(ClientSession):
         if self.state is CLOSED:
             # TLS may read during its closure, at any moment.
             return memoryview(bytearray(LARGE))
-        assert self.read_coalescer.may_read(), "a connection is read while a batch is applied"
+        coalescer = self.read_coalescer
+        assert coalescer.rounds.step is READ, f"READ in the middle of {coalescer.rounds.step.name}"
         if self.waits:
-            self.read_coalescer.run()
+            coalescer.run()
         if self._gathered:
-            return self.read_coalescer.room
+            return coalescer.room
         if self._large_frame is not None:
             return memoryview(self._large_frame)[self._large_filled :]
         view = self.server.read_view
@@ -194,7 +196,7 @@ class ClientConnection(ClientSession):
         return view
 
     def buffer_updated(self, count: int) -> None:
-        if self.closed:
+        if self.state is CLOSED:
             self._rest, self._large_frame = b"", None
             return
         if self._gathered:
@@ -204,7 +206,7 @@ class ClientConnection(ClientSession):
                 self.hear(self.read_coalescer.take(count))
             return
         self.active = True
-        self.last_activity = time.time_ns()
+        self.last_activity = self.server.rounds.now = time.time_ns()
         if self._large_frame is not None:
             self._large_filled += count
             if self._large_filled < self._frame_size:
@@ -228,7 +230,7 @@ class ClientConnection(ClientSession):
 
     def hear(self, data: bytes) -> None:
         self.active = True
-        self.last_activity = time.time_ns()
+        self.last_activity = self.server.rounds.now = time.time_ns()
         self._handle(data, len(data))
         self._end_turn()
 
@@ -247,7 +249,7 @@ class ClientConnection(ClientSession):
             self._gathered = False
             self.hold()
             self._queue()
-        self.server.drain()
+        self.server.mailbox.drain()
 
     def become(self, identity: Identity) -> None:
         ClientSession.become(self, identity)
@@ -283,7 +285,7 @@ class ClientConnection(ClientSession):
             self._needs_turn = False
             data, self._rest = self._rest, b""
             self._handle(data, len(data))
-            self.server.drain()
+            self.server.mailbox.drain()
             if not self._needs_turn:
                 self.release()
             yield
@@ -296,17 +298,17 @@ class ClientConnection(ClientSession):
         self.close(CloseReason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
-        read_coalescer = self.read_coalescer
         # Apply the earlier input of other clients.
-        read_coalescer.run()
-        read_coalescer.begin()
+        self.read_coalescer.run()
+        rounds = self.server.rounds
+        rounds.enter(APPLY)
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
             self._report_bug(problem)
             return
         finally:
-            read_coalescer.end()
+            rounds.step = READ
         if at == end or self.state is CLOSED:
             return
         self._gathered = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -107,56 +107,12 @@ class InternalClient(BrokerClient):
         too large or not allowed.
         """
         size = len(header) + len(payload)
-        if self.closed or not subject or not self._may_publish(subject, size):
+        if self.state is CLOSED or not subject or not self.may_publish(subject, size):
             return 0
         self._sent(1, size)
         return self.server.router.publish_one(self, subject, reply, header + payload, len(header))
 
-    def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Publishes payloads `begin` to `end` of a block, one message each; returns the number of receivers.
-
-        The block is not referenced after the call.
-        """
-        if self.state is CLOSED or not subject or begin >= end:
-            return 0
-        if self.permit is not None and not self._may_publish(subject, 0):
-            return 0
-        self.last_activity = time.time_ns()
-        return self.server.router.publish_block(self, subject, block, begin, end)
-
-    def publish_runs(self, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
-        """Publishes payloads of a block to several subjects; each run is a subject with its range of rows."""
-        if self.closed:
-            return
-        if self.permit is not None:
-            runs = [run for run in runs if self._may_publish(run[0], 0)]
-        self.last_activity = time.time_ns()
-        router, alone = self.server.router, []
-        many = 2 * len(runs) > len(block)
-        payloads = list(block) if many else []
-        for subject, begin, end in runs:
-            if many and end - begin == 1:
-                alone.append((subject, payloads[begin]))
-                continue
-            if alone:
-                router.publish_each(self, alone)
-                alone = []
-            router.publish_block(self, subject, block, begin, end)
-        router.publish_each(self, alone)
-
-    def publish_each(self, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
-        """Publishes messages to receivers that keep up; messages without a subject are dropped.
-
-        Returns the positions of the messages with congested receivers.
-        """
-        if self.closed:
-            return ()
-        if self.permit is not None:
-            messages = [each if self._may_publish(each[0], 0) else (b"", b"") for each in messages]
-        self.last_activity = time.time_ns()
-        return self.server.router.publish_each(self, messages, patient=True)
-
-    def _may_publish(self, subject: bytes, size: int) -> bool:
+    def may_publish(self, subject: bytes, size: int) -> bool:
         if self.permit is not None and not self.permit.may_publish(subject):
             text = subject.decode(errors="replace")
             NATS.error('%s - Publish Violation - User "%s", Subject "%s"', self, self.user, text)

@@ -27,6 +27,7 @@ from broker.nats.read_coalescer import ReadCoalescer
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.reserved import ReservedSubjects
+from broker.rounds import APPLY, READ, WRITE, LoopRounds
 from stantools.nats import encoding
 from stantools.nats.frames import frame_table
 
@@ -68,10 +69,11 @@ class NatsServer:
         self.subscriptions = Subscriptions()
         self.read_coalescer = ReadCoalescer(self)  #: gathered input of the connections
         self.apply_input: Final = self.read_coalescer.run
+        #: order of input, commits and output
+        self.rounds = self.read_coalescer.rounds = LoopRounds(self.apply_input, self.flush)
         self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
-        self._mailbox = Mailbox(self.turns)
-        self.drain: Final = self._mailbox.drain  #: delivers messages between parts of this process
-        self.router = Router(self.subscriptions, self._mailbox)
+        self.mailbox = Mailbox(self.turns)  #: messages between parts of this process
+        self.router = Router(self.subscriptions, self.mailbox, self.rounds, self.dirty)
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections closed because they were too slow
         self.total_connections = 0  #: clients since the start
@@ -90,8 +92,6 @@ class NatsServer:
         self._listeners: list[asyncio.Server] = []
         self._port = 0
         self._dirty: deque[ClientConnection] = deque()
-        self._flush_handle: asyncio.Handle | None = None
-        self._on_hold = False
         self.slow_checks = SlowChecks()  #: pending checks of hashed passwords
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -248,9 +248,6 @@ class NatsServer:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._flush_handle is not None:
-            self._flush_handle.cancel()
-            self._flush_handle = None
         # Sockets with room get their last output in the next rounds.
         await asyncio.sleep(0)
         self.turns.stop()
@@ -413,33 +410,36 @@ class NatsServer:
         self.closed.append(connection)
 
     def dirty(self, connections: Iterable[ClientConnection]) -> None:
-        """Registers connections with output for the next flush."""
+        """Registers connections with output, which is written at the end of the round."""
         self._dirty.extend(connections)
-        if self._flush_handle is None and not self._on_hold:
-            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
-
-    def hold_back(self) -> None:
-        """Collects output until `flush`, which must be called in this or the next round."""
-        self._on_hold = True
-        if self._flush_handle is not None:
-            self._flush_handle.cancel()
-            self._flush_handle = None
+        rounds = self.rounds
+        if not rounds.scheduled and (rounds.step is READ or rounds.step is APPLY):
+            rounds.soon()
 
     def flush(self) -> None:
         """Writes the collected output of all connections. Called in each round of the event loop, or earlier.
 
         If it takes longer than a turn, the remaining connections follow in the next round.
         """
-        self._on_hold = False
-        if self._flush_handle is not None:
-            self._flush_handle.cancel()
-            self._flush_handle = None
-        deadline = self.turns.deadline()
-        while self._dirty:
-            self._dirty.popleft().flush()
-            if self._dirty and perf_counter() > deadline:
-                self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
-                return
+        dirty = self._dirty
+        if not dirty:
+            return
+        rounds = self.rounds
+        before = rounds.step
+        assert before is not WRITE, "WRITE in the middle of WRITE"
+        rounds.step = WRITE
+        deadline = 0.0
+        try:
+            while dirty:
+                dirty.popleft().flush()
+                if dirty:
+                    if not deadline:
+                        deadline = self.turns.deadline()
+                    elif perf_counter() > deadline:
+                        rounds.soon()
+                        break
+        finally:
+            rounds.step = before
 
     def announce(self) -> None:
         """Sends the changed INFO to clients that support it."""
@@ -457,7 +457,7 @@ class NatsServer:
         identity, credentials = self.authenticator.part(credentials)
         self._cid += 1
         self.total_connections += 1
-        client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)
+        client = InternalClient(self._cid, name, server=self, mailbox=self.mailbox)
         client.become(identity)
         client.credentials = credentials
         self._clients[client.cid] = client
@@ -466,7 +466,7 @@ class NatsServer:
     def system_client(self, name: str, reserved: ReservedSubjects) -> SystemClient:
         """Returns a client for the server itself, which publishes nothing to reserved subjects."""
         self._cid += 1
-        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox, reserved=reserved)
+        return SystemClient(self._cid, name, server=self, mailbox=self.mailbox, reserved=reserved)
 
     def forget(self, client: BrokerClient) -> None:
         self._clients.pop(client.cid, None)
@@ -474,4 +474,4 @@ class NatsServer:
     @property
     def has_undelivered(self) -> bool:
         """Whether earlier messages still wait for their delivery."""
-        return bool(self._mailbox or self.read_coalescer)
+        return bool(self.mailbox or self.read_coalescer)

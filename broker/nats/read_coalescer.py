@@ -4,9 +4,7 @@
 order of the reads, for all connections. A batch that takes longer than a turn is divided between two operations; the
 rest is a batch of its own, applied at its next turn. So a request (a subscription, the end of a client, a question
 to the server) takes effect after all earlier reads and before all later ones, and no other rule about the order of
-requests exists. Each step has its phase, and none calls back into an earlier one:
-
-    read → apply (parse, hand to receivers, rules) → messages between parts of this process → commit → write
+requests exists.
 
 **A gathered run.** For clients that publish one message at a time, the read costs more than the message. So their
 input stays where it was read, and is applied at the end of the round of the event loop together with the following
@@ -17,23 +15,24 @@ calls `run`. Within a run, messages with a lower rank come first, the only excep
 acknowledgements free capacity for published messages.
 
 **One table at a time.** While a batch is applied, it owns its buffer and its table of frames: there is no read, and
-no other batch is parsed (`begin` and `end` assert it). Since each step first calls `run`, no input waits here while
-another batch is applied, and no rule ever needs to look for waiting input.
+no other batch is parsed (`broker.rounds` has the steps, and assertions). Since each step first calls `run`, no input
+waits here while another batch is applied, and no rule ever needs to look for waiting input.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.busy_poll import BusyPoll
+from broker.busy_poll import RequestPoll
+from broker.rounds import APPLY, READ
 from stantools.nats.frames import frame_table
 from stantools.nats.kernels import parse_gathered
 
 if TYPE_CHECKING:
     from broker.nats.client_session import ClientSession, SessionServer
+    from broker.rounds import LoopRounds
 
 #: Minimum bytes per read, and maximum bytes of waiting input.
 _READ: Final = 128 * 1024
@@ -48,13 +47,6 @@ _MAX_READS: Final = 1024
 #: Seconds of a run above which fewer reads are gathered, and below which more are.
 _LONG_RUN: Final = 0.004
 _SHORT_RUN: Final = 0.001
-#: Seconds after an answer within which the next request of a client counts as immediate, and seconds of polling for it.
-#: Waking a sleeping loop takes longer than most answers.
-_IMMEDIATE: Final = 100e-6
-_POLL_TIME: Final = 50e-6
-#: Number of successive idle polls after which only every 64th opportunity is tried.
-_MAX_IDLE_POLLS: Final = 8
-_RARE_POLL: Final = 64
 
 
 class ReadCoalescer:
@@ -62,9 +54,9 @@ class ReadCoalescer:
 
     Attributes:
         room: The buffer for the next read.
-        soon: Called when input begins to wait; `run` must be called after the loop has read from all
-            connections.
     """
+
+    rounds: LoopRounds  #: set before the first read
 
     def __init__(self, server: SessionServer[Any]) -> None:
         self._server = server
@@ -73,32 +65,17 @@ class ReadCoalescer:
         self._origins: list[ClientSession] = []
         self._ends: list[int] = []
         self._filled = 0
-        self._applying = False
         self._max_reads = _FIRST_READS
         self._last_origin: ClientSession | None = None
-        self._answer_time = 0.0
-        self._idle_polls = 0
-        self._busy_poll = BusyPoll()
-        self.soon: Callable[[], None] = lambda: None
+        self._request_poll = RequestPoll()
 
     def __bool__(self) -> bool:
         return bool(self._ends)
 
-    def begin(self) -> None:
-        assert not self._applying, "a batch is applied while another one is"
-        self._applying = True
-
-    def end(self) -> None:
-        self._applying = False
-
-    def may_read(self) -> bool:
-        """Whether the buffers are free: no batch is being applied."""
-        return not self._applying
-
     def put(self, origin: ClientSession, count: int) -> None:
         ends = self._ends
-        if not ends:
-            self.soon()
+        if not ends and not self.rounds.scheduled:
+            self.rounds.soon()
         self._filled = filled = self._filled + count
         self._origins.append(origin)
         ends.append(filled)
@@ -116,67 +93,61 @@ class ReadCoalescer:
         origins, ends = self._origins, self._ends
         if not ends:
             return
+        rounds = self.rounds
+        assert rounds.step is READ, f"APPLY in the middle of {rounds.step.name}"
         self._origins, self._ends, self._filled, self.room = [], [], 0, self._view
         for origin in origins:
             origin.waits = False
-        server, start = self._server, perf_counter()
-        count = len(ends)
-        done = self._apply_gathered(origins, ends, 0)
-        while done < count:
+        server = self._server
+        options, subscriptions = server.options, server.subscriptions
+        count, done = len(ends), 0
+        # A single read cannot be divided, so its time matters only if runs are to become longer again.
+        measured = count > 1 or self._max_reads <= 2
+        start = perf_counter() if measured else 0.0
+        while True:
+            rounds.step = APPLY
+            try:
+                shares, taken = parse_gathered(
+                    self._view,
+                    ends,
+                    done,
+                    self._frames,
+                    subscriptions.unrestricted.routes,
+                    # Traced input is applied client by client.
+                    b"" if server.tracing else subscriptions.ranks,
+                    options.max_control_line,
+                    options.max_payload,
+                )
+                if taken:
+                    rounds.now = now = time.time_ns()
+                    after = done + len(taken)
+                    senders = origins if len(taken) == count else origins[done:after]
+                    for origin, (messages, size) in zip(senders, taken, strict=True):
+                        origin.active, origin.last_activity = True, now
+                        counters = origin.counters
+                        counters.in_msgs += messages
+                        counters.in_bytes += size
+                    server.router.publish_gathered(senders, self._view, self._frames, shares)
+                    done = after
+            finally:
+                rounds.step = READ
+            if done == count:
+                break
             # This read has another operation, which follows the earlier reads.
-            begin = ends[done - 1] if done else 0
-            origins[done].hear(bytes(self._view[begin : ends[done]]))
+            origins[done].hear(bytes(self._view[ends[done - 1] if done else 0 : ends[done]]))
             done += 1
-            if done < count:
-                done = self._apply_gathered(origins, ends, done)
-        server.drain()
-        if count == 1:
-            self._poll_for_next(origins[0], start)
-        else:
-            self._last_origin = None
+            if done == count:
+                break
+        if server.mailbox.waiting:
+            server.mailbox.drain()
+        # Whether a single client sends one request after another.
+        single = origins[0] if count == 1 else None
+        self._request_poll.applied(single is not None and single is self._last_origin)
+        self._last_origin = single
+        if not measured:
+            return
         took = perf_counter() - start
         if took > _LONG_RUN:
             self._max_reads = max(count // 2, 1)
         elif took < _SHORT_RUN and count >= self._max_reads // 2:
             self._max_reads = min(2 * self._max_reads, _MAX_READS)
-
-    def _apply_gathered(self, origins: list[ClientSession], ends: list[int], first: int) -> int:
-        """Applies publishes from read `first` up to the first read with another operation; returns its number."""
-        server = self._server
-        options, subscriptions = server.options, server.subscriptions
-        self.begin()
-        try:
-            shares, taken = parse_gathered(
-                self._view,
-                ends,
-                first,
-                self._frames,
-                subscriptions.table(None).routes,
-                # Traced input is handled client by client.
-                b"" if server.tracing else subscriptions.ranks,
-                options.max_control_line,
-                options.max_payload,
-            )
-            if taken:
-                now, after = time.time_ns(), first + len(taken)
-                if first or after < len(origins):
-                    origins = origins[first:after]
-                for origin, (count, size) in zip(origins, taken, strict=True):
-                    origin.active, origin.last_activity = True, now
-                    counters = origin.counters
-                    counters.in_msgs += count
-                    counters.in_bytes += size
-                server.router.publish_gathered(origins, self._view, self._frames, shares)
-        finally:
-            self.end()
-        return first + len(taken)
-
-    def _poll_for_next(self, origin: ClientSession, arrival: float) -> None:
-        """Polls for a moment if a single client is active and sends one request immediately after another."""
-        pause, again = arrival - self._answer_time, origin is self._last_origin
-        self._last_origin, self._answer_time = origin, perf_counter()
-        if not again or pause > _IMMEDIATE:
-            return
-        self._idle_polls = self._idle_polls + 1 if pause > _POLL_TIME else 0
-        if self._idle_polls <= _MAX_IDLE_POLLS or self._idle_polls % _RARE_POLL == 0:
-            self._busy_poll.keep(_POLL_TIME)

@@ -7,25 +7,27 @@ the turns of other work.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import BrokerClient, Counters, NatsSubscription
+from broker.nats.client import CLOSED, BrokerClient, Counters, NatsSubscription
 from broker.nats.remote_interest import RemoteInterestTable, draw
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, rows
-from stantools.nats.kernels import hand_out, subject_runs
+from stantools.nats.kernels import hand_out, hand_out_runs, subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.fair_scheduler import Mailbox
     from broker.nats.subscriptions import SubjectRoute, SubjectTable, Subscriptions
     from broker.reserved import ReservedSubjects
+    from broker.rounds import LoopRounds
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
@@ -62,13 +64,22 @@ class Router:
     """Delivers messages to subscribers.
 
     `mailbox` holds messages between parts of this process; they are delivered before the next message of a socket.
+    `dirty` registers connections with output.
     """
 
-    def __init__(self, subscriptions: Subscriptions, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        mailbox: Mailbox,
+        rounds: LoopRounds,
+        dirty: Callable[[Iterable[Any]], None],
+    ) -> None:
         self.counters = Counters()  #: messages and bytes of all clients
         self.tracing = False  #: log protocol messages
         self._subscriptions = subscriptions
         self._mailbox = mailbox
+        self._rounds = rounds
+        self._dirty = dirty
 
     # Messages from sockets
 
@@ -141,61 +152,49 @@ class Router:
     def publish_gathered(
         self, origins: Sequence[BrokerClient], buffer: Buffer, frames: Frames, shares: Iterable[Share]
     ) -> None:
-        """Delivers gathered publishes of several clients, each share to the only receiver of its route.
+        """Delivers gathered publishes of several clients, each share to the only receiver of its route, a handler.
 
-        The caller counts the input of the clients.
+        Single messages for handlers of a client with a common taker go to that in one call. The caller counts the input
+        of the clients.
         """
         routes, counters = self._subscriptions.routes, self.counters
         alone: list[NatsSubscription] = []
         places: list[int] = []
-        total = 0
         for number, begin, end, size in shares:
-            to = routes[number].only
-            if to is not None and to.taker is not None and end - begin == 1 and not to.closed:
-                if alone and (to.taker is not alone[0].taker or to.client is not alone[0].client):
-                    self._take_each(alone, buffer, frames, places, total)
-                    alone, places, total = [], [], 0
-                alone.append(to)
-                places.append(begin)
-                total += size
-                continue
-            counters.in_msgs += end - begin
+            to, count = routes[number].only, end - begin
+            counters.in_msgs += count
             counters.in_bytes += size
-            if to is None or to.closed:
+            if to is None or to.handler is None or to.closed:
                 for _, reply, _, _ in rows(buffer, frames, begin, end):
                     for origin in origins if reply else ():
                         if origin.no_responders:
                             origin.report_no_responders(reply)
                 continue
-            if alone:
-                self._take_each(alone, buffer, frames, places, total)
-                alone, places, total = [], [], 0
-            wait = self._take(to, buffer, frames, begin, end, size)
-            if wait:
-                for origin in origins:
-                    origin.stall(to.client, wait)
-        if alone:
-            self._take_each(alone, buffer, frames, places, total)
-
-    def _take_each(
-        self, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int], size: int
-    ) -> None:
-        """Hands single messages to several handlers of a client through their common taker."""
-        handlers = []
-        for each in to:
-            each.delivered += 1
-            handlers.append(each.handler)
-        count, taker = len(places), to[0].taker
-        assert taker is not None
-        for counters in (to[0].client.counters, self.counters):
+            client = to.client
+            to.delivered += count
             counters.out_msgs += count
             counters.out_bytes += size
-        self.counters.in_msgs += count
-        self.counters.in_bytes += size
-        try:
-            taker.take_each(buffer, frames, handlers, places)
-        except Exception as problem:
-            _report(to[0], problem)
+            received = client.counters
+            received.out_msgs += count
+            received.out_bytes += size
+            if alone and (count > 1 or to.taker is not alone[0].taker):
+                _take_each(alone, buffer, frames, places)
+                alone, places = [], []
+            if count == 1 and to.taker is not None:
+                alone.append(to)
+                places.append(begin)
+                continue
+            client.full = False
+            try:
+                to.handler(buffer, frames, begin, end)
+            except Exception as problem:
+                _report(to, problem)
+                continue
+            if client.full:
+                for origin in origins:
+                    origin.stall(client, _STALL)
+        if alone:
+            _take_each(alone, buffer, frames, places)
 
     def _publish_unknown(
         self, origin: BrokerClient, table: SubjectTable, delivery: _RowDelivery, begin: int, end: int, size: int
@@ -533,7 +532,79 @@ class Router:
             to.client.take(to, buffer, frames, begin, end, size)
 
     def publish_block(self, origin: BrokerClient, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Delivers payloads of a block to one subject. Returns the number of receivers of the last one."""
+        """Delivers payloads `begin` to `end` of a block, one message each. Returns the number of receivers.
+
+        The block is not referenced after the call.
+        """
+        if origin.state is CLOSED or not subject or begin >= end:
+            return 0
+        if origin.permit is not None and not origin.may_publish(subject, 0):
+            return 0
+        origin.last_activity = time.time_ns()
+        return self._deliver_block(origin, subject, block, begin, end)
+
+    def publish_runs(self, origin: BrokerClient, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
+        """Delivers payloads of a block to several subjects; each run is a subject with its range of rows."""
+        if origin.state is CLOSED:
+            return
+        if origin.permit is not None:
+            runs = [run for run in runs if origin.may_publish(run[0], 0)]
+        origin.last_activity = self._rounds.now
+        place, total = 0, len(runs)
+        while place < total:
+            if not self.tracing:
+                place, count, size, fresh = hand_out_runs(runs, block, place, self._subscriptions.known.values)
+                self._account_handed_out(origin, count, size, fresh)
+                if place == total:
+                    return
+            subject, begin, end = runs[place]
+            if subject and begin < end:
+                self._deliver_block(origin, subject, block, begin, end)
+            place += 1
+
+    def publish_each(self, origin: BrokerClient, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        """Delivers messages, each with its subject, to receivers that keep up; messages without a subject are dropped.
+
+        Returns the positions of the messages with congested receivers.
+        """
+        if origin.state is CLOSED:
+            return ()
+        if origin.permit is not None:
+            messages = [each if origin.may_publish(each[0], 0) else (b"", b"") for each in messages]
+        origin.last_activity = self._rounds.now
+        late: list[int] = []
+        place, total = 0, len(messages)
+        while place < total:
+            if not self.tracing:
+                place, count, size, fresh = hand_out(messages, place, self._subscriptions.known.values, True)
+                self._account_handed_out(origin, count, size, fresh)
+                if place == total:
+                    break
+            subject, payload = messages[place]
+            if subject and self._subscriptions.congested(subject):
+                late.append(place)
+            elif subject:
+                for each in (origin.counters, self.counters):
+                    each.in_msgs += 1
+                    each.in_bytes += len(payload)
+                self.publish_one(origin, subject, b"", payload, 0, keep=True)
+            place += 1
+        return late
+
+    def _account_handed_out(self, origin: BrokerClient, count: int, size: int, fresh: Sequence[Any]) -> None:
+        """Counts messages that a kernel has added to the output of clients; `fresh` had none before."""
+        if fresh:
+            self._dirty(fresh)
+        counters = origin.counters
+        counters.in_msgs += count
+        counters.in_bytes += size
+        counters = self.counters
+        counters.in_msgs += count
+        counters.in_bytes += size
+        counters.out_msgs += count
+        counters.out_bytes += size
+
+    def _deliver_block(self, origin: BrokerClient, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=True)
         rows, size = end - begin, block.size(begin, end)
         for counters in (origin.counters, self.counters):
@@ -554,45 +625,6 @@ class Router:
                 to.client.take_block(to, subject, block, begin, end)
                 count += 1
         return count
-
-    def publish_each(
-        self, origin: BrokerClient, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
-    ) -> Sequence[int]:
-        """Delivers messages of a part of this process, each with its subject.
-
-        Args:
-            origin: The publisher.
-            messages: Subjects and payloads; messages without a subject are dropped.
-            patient: Skip messages with congested receivers.
-
-        Returns:
-            The positions of the skipped messages.
-        """
-        known, counters = self._subscriptions.known.values, self.counters
-        late: list[int] = []
-        place = 0
-        while place < len(messages):
-            if not self.tracing:
-                place, count, size, fresh = hand_out(messages, place, known, patient)
-                if fresh:
-                    fresh[0].server.dirty(fresh)
-                for each in (origin.counters, counters):
-                    each.in_msgs += count
-                    each.in_bytes += size
-                counters.out_msgs += count
-                counters.out_bytes += size
-                if place == len(messages):
-                    break
-            subject, payload = messages[place]
-            if patient and subject and self._subscriptions.congested(subject):
-                late.append(place)
-            elif subject:
-                for each in (origin.counters, counters):
-                    each.in_msgs += 1
-                    each.in_bytes += len(payload)
-                self.publish_one(origin, subject, b"", payload, 0, keep=True)
-            place += 1
-        return late
 
     def _account(self, to: NatsSubscription, count: int, size: int) -> None:
         to.delivered += count
@@ -622,6 +654,16 @@ class Router:
             if subscription.limit and subscription.delivered + 1 >= subscription.limit:
                 self._subscriptions.remove(subscription)
         return chosen
+
+
+def _take_each(to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int]) -> None:
+    """Hands single messages to several handlers through their common taker."""
+    taker = to[0].taker
+    assert taker is not None
+    try:
+        taker.take_each(buffer, frames, [each.handler for each in to], places)
+    except Exception as problem:
+        _report(to[0], problem)
 
 
 def _report(to: NatsSubscription, problem: Exception) -> None:

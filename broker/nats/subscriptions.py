@@ -99,7 +99,7 @@ class Subscriptions:
         self._searches = 0
         self._seen: set[int] = set()
         self._tables: dict[int, SubjectTable] = {}
-        self._unrestricted = SubjectTable(None)
+        self.unrestricted: Final = SubjectTable(None)  #: table of clients without permissions
         #: Called with each subject or pattern that gets or loses a subscription.
         self.watcher: Callable[[bytes], None] | None = None
         self.forget()
@@ -107,7 +107,7 @@ class Subscriptions:
     def table(self, permit: Permit | None) -> SubjectTable:
         """Returns the table of clients with these permissions."""
         if permit is None:
-            return self._unrestricted
+            return self.unrestricted
         table = self._tables.get(id(permit))
         if table is None:
             table = self._tables[id(permit)] = SubjectTable(permit)
@@ -179,7 +179,7 @@ class Subscriptions:
             self._set_heads({head: number for head, number in self._heads.items() if head not in gone})
         if not self.known.values:
             return
-        tables = (self._unrestricted, *self._tables.values())
+        tables = (self.unrestricted, *self._tables.values())
         forgotten = self.known.changed(pattern, _MAX_REMOVALS // len(tables))
         if forgotten is None:
             self.forget()
@@ -199,7 +199,7 @@ class Subscriptions:
         # Number 0 is the route of subjects without a table entry.
         self.routes, self.ranks = [SubjectRoute(0)], bytearray(1)
         self._heads = {}
-        for table in (self._unrestricted, *self._tables.values()):
+        for table in (self.unrestricted, *self._tables.values()):
             table.routes.clear()
 
     def route(self, subject: bytes, *, keep: bool = False) -> SubjectRoute:
@@ -283,7 +283,7 @@ class Subscriptions:
     def _set_heads(self, heads: dict[bytes, int]) -> None:
         """Gives the parser the routes of all subjects with these heads, for clients without permissions."""
         self._heads = heads
-        self._unrestricted.routes.begin_with(heads)
+        self.unrestricted.routes.begin_with(heads)
 
     def _is_second_lookup(self, subject: bytes) -> bool:
         """Returns whether a subject, or a head of subjects, was looked up before."""
@@ -315,7 +315,7 @@ class Subscriptions:
         """Gives the parser the route of a subject, if it is cached by itself."""
         if self.known.values.get(subject) is route and route.number > 0:
             table.routes.add(subject, route.number)
-            if table is not self._unrestricted:
+            if table is not self.unrestricted:
                 self._bytes += len(subject) + _SUBJECT_BYTES // 2
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:

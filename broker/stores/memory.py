@@ -44,7 +44,9 @@ class MemoryMessages:
         self.last = record[1]
         if self.count == 1:
             self.first = self.last
-        self.flush()
+        limits = self.limits
+        if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
+            self._enforce()
         return True
 
     def flush(self) -> None:

@@ -34,6 +34,10 @@ class CommitDelay:
     """Publishers acknowledged by the last commits, and those that a commit waits for.
 
     A publisher is known by the subject of its acknowledgements, if it gets one of them at a time.
+
+    Attributes:
+        expects: Some publishers may return, so that new publishes must be recorded.
+        awaited: The publishers that the next commit waits for.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -44,15 +48,14 @@ class CommitDelay:
         self._all: frozenset[bytes] = frozenset()  # acknowledged by the last commit
         self._last: set[bytes] = set()  # those of them that have not returned yet
         self._before: set[bytes] = set()  # acknowledged by the commit before that, not returned yet
-        self._awaited: set[bytes] = set()
+        self.awaited: set[bytes] = set()
         self._until = self._end = 0
+        self.expects = False
 
     def add(self, runs: Iterable[AckRun]) -> None:
         """Records new publishes."""
         last, before = self._last, self._before
-        if not last and not before:
-            return
-        trust, deadline = self._trust, self._awaited
+        trust, deadline = self._trust, self.awaited
         for reply, _, _ in runs:
             if reply in last:
                 last.remove(reply)
@@ -63,6 +66,7 @@ class CommitDelay:
             else:
                 continue
             trust[reply] = min(trust.get(reply, 0) + 1, _MAX_TRUST)
+        self.expects = bool(last or before)
         if deadline:
             self._until = min(self._clock.monotonic() + int(_IDLE * self._duration), self._end)
 
@@ -79,21 +83,22 @@ class CommitDelay:
         if len(trust) > _MAX_SUBJECTS:
             trust.clear()
         self._before, self._last, self._now = self._last, self._now, set()
+        self.expects = bool(self._last or self._before)
         both, self._all = self._all | self._last, frozenset(self._last)
-        self._awaited.clear()
+        self.awaited.clear()
         pause = int(_IDLE * self._duration)
         if len(both) <= _MAX_PUBLISHERS and pause >= _MIN_PAUSE:
-            self._awaited.update([reply for reply in self._last if trust.get(reply, 0) > 0])
+            self.awaited.update([reply for reply in self._last if trust.get(reply, 0) > 0])
         self._end = now + min(int(_TOTAL * self._duration), _MAX_WAIT)
         self._until = min(now + pause, self._end)
 
     def deadline(self) -> int:
         """Returns the time (monotonic ns) until which the next commit should wait; 0 for no wait."""
-        if not self._awaited:
+        if not self.awaited:
             return 0
         if self._clock.monotonic() < self._until:
             return self._until
-        for reply in self._awaited:
+        for reply in self.awaited:
             self._trust[reply] -= _MAX_TRUST
-        self._awaited.clear()
+        self.awaited.clear()
         return 0

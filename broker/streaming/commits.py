@@ -79,7 +79,7 @@ class CommitBatch:
     """Publishes that are staged together, with their acknowledgements and the subjects of these.
 
     `traced` has client, channel and guid of each row from `row` on, if trace logging is enabled. Rows outside of all
-    portions were stored as single messages (`Channel.direct_store`).
+    portions were stored as single messages (`Channel.single_store`).
     """
 
     __slots__ = ("acks", "portions", "row", "runs", "traced")
@@ -124,8 +124,14 @@ _SINGLES: Final = _Singles()
 class Commits:
     """Flushes, delivers and acknowledges staged messages.
 
-    `staged` counts them, `size` their bytes. `singles` has the single messages (`Channel.direct_store`) that are stored
-    and not delivered yet.
+    Attributes:
+        staged: Number of these messages.
+        size: Their bytes.
+        singles: The single messages (`Channel.single_store`) that are stored and not delivered yet.
+        touched: Channels that the next commit flushes, with their messages.
+        flushed_later: The last commit with a flush left some of it to the store.
+        sleep: Timer of a commit that waits for more messages (`io_sleep_time`), if there is one.
+        delay: The publishers that the next commit waits for.
     """
 
     def __init__(self, context: Context, channels: Channels, serving: Dispatcher) -> None:
@@ -135,43 +141,36 @@ class Commits:
         self._driver = context.driver
         self._timers = context.timers
         self._store = context.store
+        #: commits when the messages at hand are handled, or after `io_sleep_time`
+        self.commit_soon: Final = self._sleep_first if context.options.io_sleep_time else context.driver.commit_soon
         self._sleep_time = context.options.io_sleep_time
         self._channels = channels
         self._expiry = channels.expiry
         self._serving = serving
         self.staged = self.size = 0
         self._batches: list[CommitBatch] = []
-        self._touched: dict[Channel, list[ChannelBatch]] = {}
+        self.touched: dict[Channel, list[ChannelBatch]] = {}
         self.singles: list[tuple[Channel, Record]] = []
         self._flushes: dict[Flush, Channel] = {}
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_PendingFlush]] = {}
         self._pending_acks: dict[bytes, deque[_PendingAck]] = {}
-        self._commit_delay = CommitDelay(context.clock)
+        self.delay = CommitDelay(context.clock)
         self._waiting = 0
         self._now = 0  # start of the commit
         self._last_flush: Flush | None = None  # of this commit
         self._synced = False  # the commit has waited for that flush
-        self._flushed_later = False  # the last commit with a flush left some of it to the store
+        self.flushed_later = False
         self._full: set[Channel] = set()
         self._slowed = False
-        self._sleep: Timer | None = None
+        self.sleep: Timer | None = None
         self._committing = False
-
-    @property
-    def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk write: it has channels to flush, as the last one had."""
-        return self._flushed_later and bool(self._touched)
-
-    @property
-    def sleeping(self) -> bool:
-        """The commit waits for more messages (`io_sleep_time`)."""
-        return self._sleep is not None and self._sleep.pending
 
     def stage(self, batch: CommitBatch, count: int, size: int) -> None:
         """Adds a batch whose portions were appended to the stores or refused."""
         self._batches.append(batch)
-        self._commit_delay.add(batch.runs)
+        if self.delay.expects:
+            self.delay.add(batch.runs)
         self.staged += count
         self.size += size
         full = self._full
@@ -189,23 +188,20 @@ class Commits:
         portion.size = len(records.data)
         following = channel.messages.last + 1
         channel.fresh.append((following - len(portion.rows), following, records))
-        portions = self._touched.get(channel)
+        portions = self.touched.get(channel)
         if portions is None:
-            self._touched[channel] = [portion]
+            self.touched[channel] = [portion]
         else:
             portions.append(portion)
 
     def touch(self, channel: Channel) -> None:
         """Adds a channel to the next commit without new messages: its store may have more to do."""
-        self._touched.setdefault(channel, [])
+        self.touched.setdefault(channel, [])
         self._driver.commit_soon()
 
-    def commit_soon(self) -> None:
-        """Commits when the messages at hand are handled, or after `io_sleep_time`."""
-        if not self._sleep_time:
-            self._driver.commit_soon()
-        elif not self.sleeping:
-            self._sleep = self._timers.after(self._sleep_time, self.commit)
+    def _sleep_first(self) -> None:
+        if self.sleep is None:
+            self.sleep = self._timers.after(self._sleep_time, self.commit)
 
     def commit(self, share: int = 0) -> None:
         """Flushes staged messages, then delivers and acknowledges all messages that are stored by now.
@@ -214,9 +210,9 @@ class Commits:
         """
         if self._committing:
             return
-        if self._sleep is not None:
-            self._timers.cancel(self._sleep)
-            self._sleep = None
+        if self.sleep is not None:
+            self._timers.cancel(self.sleep)
+            self.sleep = None
         batches, self._batches = self._batches, []
         self._committing = True
         self._now = self._clock.monotonic()
@@ -224,36 +220,42 @@ class Commits:
         try:
             if self.singles:
                 self._serve_singles()
-            self._flush_touched(share)
-            self._complete()
+            self.staged = self.size = 0
+            if self.touched:
+                self._flush_touched(share)
+            if completed := self._store.completed():
+                self._complete(completed)
             for number, batch in enumerate(batches):
-                if self._touched and self._waits(batch):
+                if self.touched and self._waits(batch):
                     # Later batches wait as well: acknowledgements keep their order.
                     self._batches = batches[number:] + self._batches
                     break
                 self._acknowledge(batch)
-            self._end_slowdown()
+            if self._slowed:
+                self._end_slowdown()
             if self._synced:
-                self._commit_delay.committed(self._now)
+                self.delay.committed(self._now)
         finally:
             self._committing = False
 
-    def commit_later(self) -> bool:
-        """Delays the due commit if publishers are expected to publish again at once. Returns True if it is delayed."""
-        if not self._touched or self.singles or not (until := self._commit_delay.deadline()):
-            return False
-        self._driver.commit_by(until)
-        return True
+    def postpone(self) -> bool:
+        """Delays the due commit if it waits for more messages, or for publishers that publish again at once.
 
-    def complete(self) -> None:
-        """Delivers and acknowledges the messages whose flushes are complete, without new flushes."""
+        Returns whether it is delayed; then the messages whose flushes are complete are delivered and acknowledged.
+        """
+        if self.sleep is None:
+            if not self.touched or self.singles or not (until := self.delay.deadline()):
+                return False
+            self._driver.commit_by(until)
         if not self._committing:
             self._committing = True
             self._now = self._clock.monotonic()
             try:
-                self._complete()
+                self._complete(self._store.completed())
+                self._end_slowdown()
             finally:
                 self._committing = False
+        return True
 
     def lost(self, channel: Channel, error: Exception | str, outcome: FlushOutcome = FlushOutcome.REFUSED) -> None:
         """Gives up the messages of a channel that are not visible yet, after a storage error.
@@ -261,7 +263,7 @@ class Commits:
         Their publishers get the error. With the outcome UNKNOWN the messages may be stored, and the publishers get
         no answer.
         """
-        portions = self._touched.pop(channel, [])
+        portions = self.touched.pop(channel, [])
         for each in self._under_way.pop(channel, ()):
             self._flushes.pop(each.flush, None)
             self._waiting -= each.size
@@ -312,44 +314,39 @@ class Commits:
         self._followers.setdefault(flush, []).append(action)
 
     def _flush_touched(self, share: int) -> None:
-        touched, self._touched = self._touched, {}
-        self.staged = self.size = 0
+        touched, self.touched = self.touched, {}
         left = iter(touched.items())
         for channel, portions in left:
             self._flush(channel, portions)
             if share and self._clock.monotonic() - self._now > share:
                 break
-        if touched:
-            self._flushed_later = self._last_flush is not None
+        self.flushed_later = self._last_flush is not None
         for channel, portions in left:
-            self._touched[channel] = portions
+            self.touched[channel] = portions
             for portion in portions:
                 self.staged += len(portion.rows)
                 self.size += portion.size
-        if self._touched:
+        if self.touched:
             self._driver.commit_soon()
 
     def _serve_singles(self) -> None:
         """Does the same for single messages as `_stored` for others."""
         singles, self.singles = self.singles, []
-        now, audience = self._now, self._audience
-        for channel, (_, sequence, _) in singles:
-            channel.visible = sequence
-            channel.last_activity = now
-        self._serving.serve_singles(singles, now)
+        audience = self._audience
+        self._serving.serve_singles(singles, self._now)
         for channel, _ in singles:
-            if channel.messages.limits.max_age_ns > 0:
+            if channel.limited_age:
                 self._expiry.stored(channel)
             if audience is not None:
                 audience.changed(channel)
-            if channel.recorded:
+            if channel.recorded and channel.plain:
                 self.flush_subscriptions(channel)
 
     def _flush(self, channel: Channel, portions: list[ChannelBatch]) -> None:
         try:
             flush = channel.messages.flush()
         except StorageError as error:
-            self._touched[channel] = portions
+            self.touched[channel] = portions
             self._failed(channel, error)
             return
         last = channel.messages.last
@@ -371,8 +368,8 @@ class Commits:
         if sum(each.size for each in queue) > CHANNEL_BOUND:
             self._full.add(channel)
 
-    def _complete(self) -> None:
-        for flush in self._store.completed():
+    def _complete(self, completed: Sequence[Flush]) -> None:
+        for flush in completed:
             if (new := self._channels.making.pop(flush, None)) is not None:
                 self._channel_created(new, flush)
             for follow in self._followers.pop(flush, ()):
@@ -392,7 +389,6 @@ class Commits:
             self._waiting -= done.size
             self._stored(channel, done.last, done.portions)
             self._check_full(channel)
-        self._end_slowdown()
 
     def _channel_created(self, channel: Channel, flush: Flush) -> None:
         if flush.outcome is _STORED:
@@ -472,7 +468,7 @@ class Commits:
         flushed: list[ChannelBatch] = []
         left: list[int] = []
         for portion in batch.portions:
-            if portion.outcome is None and portion.channel in self._touched:
+            if portion.outcome is None and portion.channel in self.touched:
                 left.append(int(portion.rows[0]))
             else:
                 flushed.append(portion)
@@ -493,9 +489,10 @@ class Commits:
                 if portion.outcome is not _STORED:
                     break
             else:
-                _trace(batch.traced)
+                if batch.traced:
+                    _trace(batch.traced)
                 if self._synced:
-                    self._commit_delay.acknowledged(batch.runs)
+                    self.delay.acknowledged(batch.runs)
                 self._bus.publish_runs(Role.SEND, batch.runs, batch.acks)
                 return
         for portion, reply, begin, end in _split_runs(batch):

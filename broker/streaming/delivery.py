@@ -220,7 +220,7 @@ class Dispatcher:
             self._serve(unit)
 
     def serve_singles(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
-        """Serves the subscriptions of channels that have one new visible message each.
+        """Makes single messages visible, one for each channel, and serves the subscriptions.
 
         Plain subscriptions that lack only this message and have room for it get it in one call of the bus; the
         others are served one by one. `now` is monotonic (ns).
@@ -228,6 +228,8 @@ class Dispatcher:
         parcels: list[tuple[bytes, bytes]] = []
         receivers: list[ChannelSubscription] = []
         for channel, (data, sequence, _) in messages:
+            channel.visible = sequence
+            channel.last_activity = now
             for subscription in tuple(channel.plain.values()):
                 pending = subscription.pending
                 if (
@@ -250,7 +252,8 @@ class Dispatcher:
                 for group in tuple(channel.groups.values()):
                     if group.members:
                         self._serve_stored(group, sequence, now)
-        self._hand_over(parcels, receivers)
+        if parcels:
+            self._hand_over(parcels, receivers)
 
     def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[ChannelSubscription]) -> None:
         """Sends the collected messages, each the last pending one of its receiver, and clears both lists."""
@@ -264,7 +267,10 @@ class Dispatcher:
             del subscription.pending[subscription.last_sent + 1]
             self._serve(subscription)
         self._statistics.out_msgs += len(parcels)
-        self._statistics.out_bytes += sum([len(payload) for _, payload in parcels])
+        size = 0
+        for _, payload in parcels:
+            size += len(payload)
+        self._statistics.out_bytes += size
         note = self._delivery.note_sent
         for subscription in receivers:
             note(subscription, (subscription.last_sent,))

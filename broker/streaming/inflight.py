@@ -34,26 +34,26 @@ class DeliveryQueue:
     def __init__(self, context: Context) -> None:
         self._driver = context.driver
         self._timers = context.timers
-        self._units: dict[ChannelSubscription | QueueGroup, None] = {}
+        self.units: dict[ChannelSubscription | QueueGroup, None] = {}  #: subscriptions and groups to serve
         self._paused: dict[ChannelSubscription | QueueGroup, None] = {}
         self._pause: Timer | None = None
 
     def __len__(self) -> int:
-        return len(self._units)
+        return len(self.units)
 
     def add(self, subscription: ChannelSubscription) -> None:
         """Queues a subscription, or the group that it is a member of."""
         self.requeue(subscription.group or subscription)
 
     def requeue(self, unit: ChannelSubscription | QueueGroup) -> None:
-        self._units[unit] = None
+        self.units[unit] = None
         self._driver.commit_soon()
 
     def queue_first(self, units: Iterable[ChannelSubscription | QueueGroup]) -> None:
         """Queues subscriptions and groups before all others."""
         first = dict.fromkeys(units)
         if first:
-            self._units = first | self._units
+            self.units = first | self.units
             self._driver.commit_soon()
 
     def queue_after_pause(self, unit: ChannelSubscription | QueueGroup) -> None:
@@ -64,13 +64,13 @@ class DeliveryQueue:
 
     def _resume(self) -> None:
         self._pause = None
-        self._units.update(self._paused)
+        self.units.update(self._paused)
         self._paused.clear()
         self._driver.commit_soon()
 
     def take(self) -> list[ChannelSubscription | QueueGroup]:
-        units = list(self._units)
-        self._units.clear()
+        units = list(self.units)
+        self.units.clear()
         return units
 
 
@@ -85,7 +85,7 @@ class Sender:
         self, subscription: ChannelSubscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
     ) -> bool:
         """Sends consecutive rows of a block from `begin` on, one per sequence. Returns False if not connected."""
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             for sequence in sequences:
                 _trace(subscription, sequence, verb)
         end = begin + len(sequences)
@@ -118,7 +118,7 @@ class Acknowledgements:
 
     def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[AckInbox], rows: Sequence[int]) -> None:
         """Handles one acknowledgement per subscription. Those of groups, and unusual ones, take the general path."""
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             sequences: list[int | None] = [None] * len(rows)
         else:
             sequences = read_lone_acks(buffer, frames, rows, [inbox.channel.name for inbox in handlers])
@@ -141,7 +141,7 @@ class Acknowledgements:
         A message that is not pending there may be pending at another member of the group (rule 4); otherwise the
         acknowledgement has no effect.
         """
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             for sequence in sequences:
                 log.STREAMING.log(
                     log.TRACE,

@@ -6,7 +6,7 @@ The rules call them and are called back; they open no socket, read no clock and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,7 +71,7 @@ class StreamingBus(Protocol):
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows `begin` to `end`, one message each. The block is not referenced after the call."""
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes runs of rows (subject, first row, row after the last) of a block."""
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
@@ -157,6 +157,9 @@ class StreamingDriver(ports.RuleDriver, Protocol):
 
     def wake(self) -> None:
         """Requests a commit, from any thread."""
+
+    def write_now(self) -> None:
+        """Writes the output of the rules and of others, which otherwise leaves after `commit`."""
 
     def commit_by(self, time: int) -> None:
         """Requests a call of `commit` at a near time (monotonic ns), unless one comes before.

@@ -79,6 +79,7 @@ class PublishRules:
         self._clients = clients
         self._channels = channels
         self._commits = commits
+        self._commit_soon = commits.commit_soon
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._places = np.arange(len(self._table), dtype=np.int32)
@@ -96,7 +97,7 @@ class PublishRules:
             ):
                 commits.commit(SHARE)
         if commits.staged:
-            commits.commit_soon()
+            self._commit_soon()
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Stages rows up to and including the first doubtful one. Returns the number of rows handled."""
@@ -111,11 +112,11 @@ class PublishRules:
             self._table,
             self.prefix,
         )
-        taken = publishes.count
+        taken = publishes.taken
         if taken:
             self._statistics.in_msgs += taken
             self._statistics.in_bytes += publishes.size
-            traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
+            traced = self._trace(publishes) if log.STREAMING.tracing else ()
             now = self._clock.wall()
             groups, singles = publishes.groups, publishes.singles
             portions: list[ChannelBatch] = []
@@ -127,7 +128,8 @@ class PublishRules:
                 groups = [*groups, *[ChannelPublishes(number, self._places[row : row + 1]) for number, row in singles]]
             if large:
                 groups, portions = self._refuse_large(groups, max_size)
-            portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
+            for number, rows in groups:
+                portions.append(self._append(buffer, number, rows, now))
             self._commits.stage(CommitBatch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _NO_REFUSAL:
             return taken
@@ -160,20 +162,24 @@ class PublishRules:
         return valid, refused
 
     def _add_singles(self, buffer: Buffer, singles: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
-        """Adds single messages directly to the stores of their channels, where possible. Returns the rest."""
+        """Adds single messages directly to the stores of their channels, where possible. Returns the rest.
+
+        A message is staged instead if it follows others that are not visible yet, or for queue groups.
+        """
         numbered = self._channels.numbered
         others: list[tuple[int, int]] = []
         stores: list[tuple[tuple[int, int], Channel, SingleAppendStore]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
         for each in singles:
-            channel = numbered[each[0]]
-            store = channel.direct_store
-            if store is None:
+            number, row = each
+            channel = numbered[number]
+            store = channel.single_store
+            if store is None or channel.groups or (last := store.last) != channel.visible:
                 others.append(each)
                 continue
             if now > channel.timestamp:
                 channel.timestamp = now
-            wanted.append((each[1], channel.name, store.last + 1, channel.timestamp))
+            wanted.append((row, channel.name, last + 1, channel.timestamp))
             stores.append((each, channel, store))
         if not wanted:
             return others
@@ -270,7 +276,7 @@ class PublishRules:
         # The statistics count the message as received, not in its usual encoding.
         self._statistics.in_bytes += len(request.payload) - int(frames[0][PAYLOAD_SIZE])
         if self._commits.staged:
-            self._commits.commit_soon()
+            self._commit_soon()
 
     def _count_and_refuse(self, request: StreamingRequest, message: protocol.PubMsg, error: bytes) -> bool:
         self._statistics.in_msgs += 1
@@ -284,7 +290,7 @@ class PublishRules:
     def _trace(self, publishes: PublishColumns) -> list[tuple[str, str, str]]:
         traced = []
         clients, channels = self._clients.numbered, self._channels.numbered
-        for row in range(publishes.count):
+        for row in range(publishes.taken):
             client, channel = self._table[row][CLIENT], self._table[row][CHANNEL]
             guid = protocol.PubAck.FromString(publishes.acks.payload(row)).guid
             names = text(clients[int(client)].id), text(channels[int(channel)].name), text(guid)

@@ -290,7 +290,7 @@ class Redelivery:
             self._drop(subscription, gone)
 
     def _drop(self, subscription: ChannelSubscription, gone: list[int]) -> None:
-        if log.STREAMING.isEnabledFor(log.TRACE):
+        if log.STREAMING.tracing:
             for sequence in gone:
                 log.STREAMING.log(
                     log.TRACE,

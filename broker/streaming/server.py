@@ -56,6 +56,7 @@ class StreamingServer:
     ) -> None:
         self._context = context
         self._bus = context.bus
+        self._driver = context.driver
         self._timers = context.timers
         self.options = options = context.options
         self.store = context.store
@@ -84,7 +85,8 @@ class StreamingServer:
         waiting = None if partitions is None else partitions.waiting
         self.clients = clients = Clients(context, waiting)
         self.channels = channels = Channels(context)
-        ready, sender = DeliveryQueue(context), Sender(context)
+        self._ready = ready = DeliveryQueue(context)
+        sender = Sender(context)
         acknowledgements = Acknowledgements(context, channels, ready)
         redelivery = Redelivery(context, sender, acknowledgements)
         self._serving = Dispatcher(context, ready, sender, redelivery)
@@ -147,20 +149,18 @@ class StreamingServer:
         else:
             self._partitions.check(recover, failed)
 
-    @property
-    def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk write."""
-        return self._commits.slow
-
     def commit(self) -> None:
         """Stores, delivers and acknowledges the messages at hand, and serves subscriptions that are ready."""
         if self._stopped:
             return
-        if self._commits.sleeping or self._commits.commit_later():
-            self._commits.complete()
-        else:
-            self._commits.commit(SHARE)
-        self._serving.run(SHARE)
+        commits = self._commits
+        if not ((commits.sleep is not None or commits.delay.awaited) and commits.postpone()):
+            if commits.flushed_later and commits.touched:
+                # It may take as long as a disk.
+                self._driver.write_now()
+            commits.commit(SHARE)
+        if self._ready.units:
+            self._serving.run(SHARE)
 
     def run_timers(self) -> None:
         if not self._stopped:

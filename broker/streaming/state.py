@@ -256,6 +256,8 @@ class Channel:
     single_store: SingleAppendStore | None = None
     #: the store records deliveries and acknowledgements
     recorded: bool = field(init=False)
+    #: messages expire
+    limited_age: bool = field(init=False)
     #: number for the kernels
     number: int = -1
     #: last sequence that is stored and may be delivered
@@ -282,12 +284,8 @@ class Channel:
 
     def __post_init__(self) -> None:
         self.visible = self.messages.last
+        self.limited_age = self.messages.limits.max_age_ns > 0
         self.recorded = getattr(self.store, "recorded", True)
-
-    @property
-    def direct_store(self) -> SingleAppendStore | None:
-        """The store for a single message; None if it must be staged, after others or for a queue group."""
-        return self.single_store if self.messages.last == self.visible and not self.groups else None
 
     @property
     def active(self) -> bool:

@@ -53,6 +53,11 @@ def serverz(server: StreamingServer) -> Json:
     return view
 
 
+def counters(server: StreamingServer) -> tuple[int, int]:
+    """Returns the numbers of messages received and delivered."""
+    return server.statistics.in_msgs, server.statistics.out_msgs
+
+
 def storez(server: StreamingServer) -> Json:
     """Returns the store's state and its limits, after inheritance."""
     messages, size = _totals(server)

@@ -297,11 +297,6 @@ class StreamsServer:
             error = store_failed(error.message)
         return _publish_error(error, stream.json_name)
 
-    @property
-    def slow(self) -> bool:
-        """Whether the next commit may take as long as a disk sync. It never does: files are synced by timers."""
-        return False
-
     def commit(self) -> None:
         """Flushes and acknowledges published messages, then runs requests, consumers and copies."""
         if self._stopped:

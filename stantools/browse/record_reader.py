@@ -32,7 +32,7 @@ _CACHED_ENTRIES = 8
 MAX_RECORD = 4 << 20
 
 
-class _Decoded:
+class Decoded:
     """The records of an entry; each is decoded on access."""
 
     def __init__(
@@ -58,7 +58,7 @@ class RecordReader:
         self.map = RecordMap(kind)  #: map of its records; set by the caller once it is known
         self._crc = crc
         self._channel = channel
-        self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
+        self._decoded: OrderedDict[int, Decoded] = OrderedDict()
         self._descriptor, _ = open_regular(path)
 
     def close(self) -> None:
@@ -104,7 +104,8 @@ class RecordReader:
             entry = self.map.at_row(row)
             if isinstance(entry, SingleRecord):
                 size, crc = entry.end - entry.start, None
-                if entry.type not in ("version", "zeros", "torn") and size >= RECORD_HEADER_SIZE:
+                hashed = self.kind is FileKind.BLOCK  # at the end of a record, whose place is not known
+                if entry.type not in ("version", "zeros", "torn") and size >= RECORD_HEADER_SIZE and not hashed:
                     crc = self._stored(entry.start + (28 if self.kind is FileKind.INDEX else 4))
                 fields = {} if entry.sequence is None else {"sequence": entry.sequence}
                 found.append(
@@ -145,7 +146,7 @@ class RecordReader:
                 return entry.row + int(found[0])
         return None
 
-    def _stretch(self, entry: RecordStretch) -> _Decoded:
+    def _stretch(self, entry: RecordStretch) -> Decoded:
         known = self._decoded.get(entry.start)
         if known is not None:
             self._decoded.move_to_end(entry.start)
@@ -155,7 +156,7 @@ class RecordReader:
             self._decoded.popitem(last=False)
         return decoded
 
-    def _decode(self, entry: RecordStretch) -> _Decoded:
+    def _decode(self, entry: RecordStretch) -> Decoded:
         data = self.read(entry.start, entry.end - entry.start)
         if self.kind is FileKind.MESSAGES:
             return self._messages(data, entry)
@@ -163,7 +164,7 @@ class RecordReader:
             return self._index(data, entry)
         return self._log(data, entry)
 
-    def _messages(self, data: bytes, entry: RecordStretch) -> _Decoded:
+    def _messages(self, data: bytes, entry: RecordStretch) -> Decoded:
         columns = MessageColumns(entry.rows)
         # The CRCs were checked when the file was mapped; that of the record at the cursor is checked again.
         rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc.unchecked, self._channel, columns)
@@ -186,9 +187,9 @@ class RecordReader:
                 found.append(FileRecord(at, RECORD_HEADER_SIZE + size, "message", True, crc, fields=fields))
             return found
 
-        return _Decoded(offsets, part.sequence, describe)
+        return Decoded(offsets, part.sequence, describe)
 
-    def _index(self, data: bytes, entry: RecordStretch) -> _Decoded:
+    def _index(self, data: bytes, entry: RecordStretch) -> Decoded:
         count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
 
         def describe(low: int, high: int) -> list[FileRecord]:
@@ -202,9 +203,9 @@ class RecordReader:
             return found
 
         offsets = entry.start + INDEX_RECORD_SIZE * np.arange(count, dtype=np.int64)
-        return _Decoded(offsets, MessageRecords.of_index(data).sequence[:count], describe)
+        return Decoded(offsets, MessageRecords.of_index(data).sequence[:count], describe)
 
-    def _log(self, data: bytes, entry: RecordStretch) -> _Decoded:
+    def _log(self, data: bytes, entry: RecordStretch) -> Decoded:
         layout = LOGS[self.kind]
         columns = LogColumns(entry.rows)
         rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc.unchecked, columns)
@@ -226,7 +227,7 @@ class RecordReader:
                 found.append(FileRecord(entry.start + at, length, name, ok, crc, detail=detail, fields=fields))
             return found
 
-        return _Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
+        return Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
 
     def _stored(self, offset: int) -> int | None:
         stored = self.read(offset, 4)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stantools.store.directory import SliceFiles
+from stantools.format.layout import Flag
 from stantools.store.growing_channel import Sign
 from stantools.store.ranges import Ranges
 
@@ -23,6 +26,7 @@ NO_POSITIONS: Positions = np.empty(0, np.int64)
 
 class RowNoteKind(enum.StrEnum):
     GAP = "gap"  #: sequences without any byte
+    DELETED = "deleted"  #: sequences of messages that were deleted
     DAMAGE = "damage"  #: bytes that are not a good record
     BACK = "back"  #: the sequence goes back: an earlier generation ends, or records are repeated
     INDEX = "index"  #: an index is wrong
@@ -59,8 +63,8 @@ class RowNote:
 
     def sentence(self) -> str:
         """Returns the text of the row: `12 missing (7–18)`, `damaged 81 bytes at msgs.2.dat:1234: …`."""
-        if self.kind is RowNoteKind.GAP:
-            return f"{self.messages:,} missing ({self.sequences})"
+        if self.kind in (RowNoteKind.GAP, RowNoteKind.DELETED):
+            return f"{self.messages:,} {self.text} ({self.sequences})"
         if self.kind is RowNoteKind.DAMAGE:
             what = f"damaged {self.length or 0:,} bytes" if self.length != 1 else "damaged 1 byte"
             where = f" at {self.file}:{self.offset}" if self.offset is not None else f" in {self.file}"
@@ -77,12 +81,25 @@ def gap(first: int, last: int) -> RowNote:
     return RowNote(RowNoteKind.GAP, "missing", first=first, last=last)
 
 
+class StretchFile(Protocol):
+    """The slice or block that holds a run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def data(self) -> Path | None: ...
+
+    @property
+    def index(self) -> Path | None: ...
+
+
 @dataclass(frozen=True)
 class MessageStretch:
-    """Consecutive messages of one slice, with one subject and strictly rising sequences."""
+    """Consecutive messages of one slice or block, with strictly rising sequences."""
 
-    files: SliceFiles
-    subject: bytes  #: subject of the records
+    files: StretchFile
+    subject: bytes  #: subject of the records; empty if each has its own
     count: int  #: number of messages
     start: int  #: offset of the first record
     end: int  #: offset after the last one
@@ -117,7 +134,7 @@ class MessageStretch:
 class ProvenMessage:
     """A message whose record header is damaged and whose payload is proven by its CRC."""
 
-    files: SliceFiles
+    files: StretchFile
     offset: int  #: offset of the damaged record
     start: int  #: offset of its payload
     size: int  #: true length of the payload in bytes
@@ -125,6 +142,29 @@ class ProvenMessage:
     timestamp: int  #: nanoseconds since 1970
 
 
+@dataclass(frozen=True, slots=True)
+class WindowMessage:
+    """A message in a row."""
+
+    sequence: int
+    timestamp: int  #: nanoseconds since 1970
+    subject: bytes  #: as stored
+    reply: bytes  #: reply subject, empty if there is none
+    data: bytes  #: payload, decrypted if a key was given and fits; only its beginning if `whole` is False
+    size: int  #: bytes of the payload as stored
+    file: str  #: the slice, without its directory
+    offset: int  #: of its record
+    record_size: int  #: bytes of the record without its header
+    crc: int  #: CRC in the record's header; of a record in a stream's block, its hash
+    flags: Flag  #: properties of the record
+    error: str = ""  #: reason why the payload could not be decrypted, else ""
+    encrypted: bool = False  #: it was decrypted, or seems to be encrypted
+    whole: bool = True  #: all of the record was read, and it is good
+    proven: bool = False  #: the record's header is damaged, its payload is good
+    headers: bytes | None = None  #: header block of a message in a stream; None in a channel
+
+
+Row = WindowMessage | RowNote
 Piece = MessageStretch | ProvenMessage | RowNote
 
 
@@ -136,10 +176,10 @@ class SliceParts:
     exact: bool = True  #: the pieces are final, except for damage that only reading every record reveals
 
 
-def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:
+def joined(parts: list[SliceParts], channel: bytes, absent: Callable[[int, int], RowNote] = gap) -> list[Piece]:
     """Joins slices (by number), with notes between them on missing sequences, repetitions and changes of the subject.
 
-    `channel` is the name as stored in subjects.
+    `channel` is the name as stored in subjects; `absent` makes the row for sequences without a message.
     """
     pieces: list[Piece] = []
     subject, before = channel, 0
@@ -158,14 +198,21 @@ def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:
         if theirs == channel:
             first = piece.first if isinstance(piece, MessageStretch) else piece.sequence
             if before:
-                _between(pieces, since, before, first, piece)
+                _between(pieces, since, before, first, piece, absent)
             before = piece.last if isinstance(piece, MessageStretch) else piece.sequence
             since = len(pieces) + 1
         pieces.append(piece)
     return pieces
 
 
-def _between(pieces: list[Piece], since: int, before: int, first: int, piece: MessageStretch | ProvenMessage) -> None:
+def _between(
+    pieces: list[Piece],
+    since: int,
+    before: int,
+    first: int,
+    piece: MessageStretch | ProvenMessage,
+    absent: Callable[[int, int], RowNote],
+) -> None:
     """Accounts for the sequences between two messages: those in notes stay, the rest is missing."""
     if first <= before:
         text = f"the sequence goes back from {before} to {first}"
@@ -183,7 +230,7 @@ def _between(pieces: list[Piece], since: int, before: int, first: int, piece: Me
         place, damage = silent[0]
         pieces[place] = replace(damage, first=left.first, last=left.last)
         return
-    pieces.extend(gap(low, high) for low, high in left)
+    pieces.extend(absent(low, high) for low, high in left)
 
 
 def _start(piece: MessageStretch | ProvenMessage) -> int:

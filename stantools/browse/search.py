@@ -22,15 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from stantools.browse.row_model import MessageStretch
+from stantools.browse.stretch_reader import BLOCK, StoredTexts
 from stantools.browse.window import RowWindow, WindowMessage
-from stantools.browse.window_reader import BLOCK
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
-from stantools.format import kernels
-from stantools.format.columns import MessageColumns, MessageRecords
-from stantools.format.crc import Crc
-from stantools.format.encryption import ChannelCipher, DecryptError
-from stantools.format.layout import RECORD_HEADER_SIZE, ScanStop
+from stantools.format.columns import MessageRecords
 from stantools.progress import Progress
 
 #: Bytes that are searched together, unless one record is larger.
@@ -86,18 +82,11 @@ def _literal(text: str, *, case: bool) -> re.Pattern[bytes]:
 
 
 class Searcher:
-    """Searches the rows of a window, by a window of its own.
+    """Searches the rows of a window, by a window of its own. Payloads are decrypted if it has a key."""
 
-    Payloads are decrypted if there is a key. `channel` is the name as stored in subjects.
-    """
-
-    def __init__(
-        self, window: RowWindow, query: SearchQuery, crc: Crc, channel: bytes, key: bytes | None = None
-    ) -> None:
+    def __init__(self, window: RowWindow, query: SearchQuery) -> None:
         self._window = window.another()
         self._query = query
-        self._crc = crc
-        self._cipher = ChannelCipher(key, channel) if key else None
         self._matcher = None if query.fixed else Matcher(query.pattern)
 
     def close(self) -> None:
@@ -142,7 +131,7 @@ class Searcher:
         for row in self._window.single_rows(first, last):
             message = self._window.row(row)
             if isinstance(message, WindowMessage) and any(
-                self._matching([_texts(message.data, message.reply)], progress)
+                self._matching([[message.data, *([message.reply] if message.reply else [])]], progress)
             ):
                 found.append(row)
         for stretch, begin, low, high in self._window.stretches(first, last):
@@ -155,65 +144,40 @@ class Searcher:
         self, stretch: MessageStretch, located: MessageRecords, progress: Progress | None
     ) -> Iterator[int]:
         for low, high in _regions(located):
-            part = located.part(low, high)
-            start = int(part.offset[0])
-            raw = self._window.reader.read(stretch, start, part.end - start)
-            for position in self._of_region(stretch, raw, part.offset - start, progress):
+            texts = self._window.reader.texts(stretch, located.part(low, high))
+            for position in self._of_region(texts, progress):
                 yield low + position
 
-    def _of_region(
-        self,
-        stretch: MessageStretch,
-        raw: bytes,
-        offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
-        progress: Progress | None,
-    ) -> list[int]:
-        plain = self._cipher is None and self._query.fixed
-        if plain and not self._query.pattern.search(raw):
-            return []
-        columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
-        kernels.read_messages_at(raw, len(raw), offsets, self._crc.unchecked, stretch.subject, columns, stops)
-        good = stops == ScanStop.END
+    def _of_region(self, texts: StoredTexts, progress: Progress | None) -> list[int]:
+        plain = not self._window.decrypts and self._query.fixed
         if plain:
-            return self._plain(raw, columns, good)
-        places = zip(
-            columns.data_start.tolist(),
-            columns.data_size.tolist(),
-            columns.reply_start.tolist(),
-            columns.reply_size.tolist(),
-            strict=True,
-        )
-        positions, messages = [], []
-        for position, (data, size, reply, length) in enumerate(places):
-            if good[position]:
-                positions.append(position)
-                payload = raw[data : data + size]
-                if self._cipher is not None and payload:
-                    with suppress(DecryptError):  # shown and searched as stored
-                        payload = self._cipher.decrypt(payload)
-                messages.append(_texts(payload, raw[reply : reply + length]))
+            return self._plain(texts) if self._query.pattern.search(texts.raw) else []
+        raw, reader = texts.raw, self._window.reader
+        positions = np.flatnonzero(texts.good).tolist()
+        messages = []
+        for position in positions:
+            places = [(int(starts[position]), int(sizes[position])) for starts, sizes in texts.fields]
+            (data, size), *others = places
+            payload = reader.payload(raw[data : data + size])
+            messages.append([payload, *(raw[start : start + length] for start, length in others if length)])
         matching = self._matching(messages, progress)
         return [position for position, matches in zip(positions, matching, strict=True) if matches]
 
-    def _plain(
-        self, raw: bytes, columns: MessageColumns, good: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    ) -> list[int]:
-        """Finds records by matches in their joint bytes; a match counts within a payload or reply."""
+    def _plain(self, texts: StoredTexts) -> list[int]:
+        """Finds records by matches in their joint bytes; a match counts within one of their texts."""
         found: list[int] = []
-        search, at = self._query.pattern.search, 0
-        fields = (columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)
+        search, at, raw = self._query.pattern.search, 0, texts.raw
         while match := search(raw, at):
             start, end = match.span()
-            position = int(np.searchsorted(columns.offset, start, side="right")) - 1
+            position = int(np.searchsorted(texts.offset, start, side="right")) - 1
             at = start + 1
-            if position < 0 or not good[position]:
+            if position < 0 or not texts.good[position]:
                 continue
-            for begins, sizes in fields:
+            for begins, sizes in texts.fields:
                 begin = int(begins[position])
                 if sizes[position] and begin <= start and end <= begin + int(sizes[position]):
                     found.append(position)
-                    # The record matches already: continue after it.
-                    at = int(columns.offset[position]) + RECORD_HEADER_SIZE + int(columns.size[position])
+                    at = int(texts.end[position])  # The record matches already: continue after it.
                     break
         return found
 
@@ -222,10 +186,6 @@ class Searcher:
             return self._matcher.matching(messages, progress) if messages else []
         search = self._query.pattern.search
         return [any(search(text) for text in texts) for texts in messages]
-
-
-def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
-    return (data, reply) if reply else (data,)
 
 
 def _regions(located: MessageRecords) -> Iterator[tuple[int, int]]:

@@ -6,8 +6,11 @@ kept in pieces with their times, so that a look at a short period reads little a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,18 +35,33 @@ _MAX_KEPT_ROWS = 500_000
 _PIECE = 1 << 16
 
 
+class TimedRows(NamedTuple):
+    """Consecutive messages of one file."""
+
+    rows: MessageRecords  #: valid until the next ones are requested
+    again: Callable[[], MessageRecords]  #: reads them again; raises `StoreUnreadableError`
+
+
+class TimelineSource(Protocol):
+    """The messages of a channel, and the sequences that are known to have none."""
+
+    #: sequences with a damaged record, and those without any byte; None before a scan
+    damaged: Ranges
+    missing: Ranges | None
+
+    def files(self) -> Iterable[Iterable[TimedRows]]:
+        """Reads file by file; reading one may raise `StoreUnreadableError`."""
+
+
 @dataclass
 class _TimelineRun:
-    """Consecutive messages of one slice.
+    """Consecutive messages of one file.
 
-    `begin` and `end` are rows of the index, or offsets in the data file. `highest` is the highest sequence before it
-    and `time` the time of the message before it; both are 0 for the first piece.
+    `highest` is the highest sequence before it and `time` the time of the message before it; both are 0 for the first
+    piece.
     """
 
-    files: SliceFiles
-    indexed: bool
-    begin: int
-    end: int
+    again: Callable[[], MessageRecords]
     count: int
     earliest: int
     latest: int
@@ -51,7 +69,6 @@ class _TimelineRun:
     last_seq: int
     highest: int
     time: int
-    rows: MessageRecords | None = None
 
 
 class Timeline:
@@ -67,33 +84,20 @@ class Timeline:
         last: The latest time that is no stray.
     """
 
-    def __init__(self, files: ChannelFiles, crc: Crc, *, survey: ChannelSurvey | None) -> None:
+    def __init__(self, source: TimelineSource) -> None:
         self.count = self.bytes = self.earliest = self.latest = self.disorder = 0
         self.first = self.last = 0
         #: The messages with usual times, in fine bins; without bins if there is no message.
         self.whole = Histogram(0, 1, 0)
         self.problems: list[str] = []  #: files that could not be read, with the reason
-        self._files = files
-        self._crc = crc
+        self._source = source
         self._pieces: list[_TimelineRun] = []
         self._samples = Samples()
         self._typical_range = 0, 0
         self._previous_time = 0
-        self._kept = 0
-        self._known = survey is not None
-        self._damaged = survey.damaged if survey else Ranges()
-        self._missing = survey.missing if survey else Ranges()
+        self._known = source.missing is not None
+        self._damaged, self._missing = source.damaged, source.missing or Ranges()
         self._damaged_counter, self._missing_counter = Counter(self._damaged), Counter(self._missing)
-        # A scan shows more about an index than its last record.
-        self._distrusted = (
-            {
-                each.files.number
-                for each in survey.slices
-                if each.index.mismatch_count or each.index.orphan_count or each.index.displaced_count
-            }
-            if survey
-            else set()
-        )
 
     @property
     def strays(self) -> int:
@@ -121,7 +125,7 @@ class Timeline:
             near = piece.earliest < result.stop and piece.latest >= start
             across = piece.highest and min(piece.time, piece.earliest) < result.stop and piece.latest >= start
             if near or across:
-                self._count(result, piece, self._rows(piece))
+                self._count(result, piece, piece.again())
             else:
                 result.strays += piece.count
             if progress:
@@ -138,7 +142,7 @@ class Timeline:
         for piece in self._pieces:
             if piece.first_seq > sequence or (found and found[0] >= piece.last_seq):
                 continue
-            rows = self._rows(piece)
+            rows = piece.again()
             before = np.flatnonzero(rows.sequence <= np.uint64(sequence))
             if not len(before):
                 continue
@@ -149,12 +153,12 @@ class Timeline:
 
     def read(self, progress: Progress | None = None) -> None:
         """Reads the times of all messages. Unreadable files go to `problems`."""
-        for files in self._files.slices:
+        for file in self._source.files():
             try:
-                for piece, rows in self._read_slice(files):
-                    self._add(piece, rows)
+                for rows, again in file:
+                    self._add(self._piece(rows, again), rows)
                     if progress:
-                        progress(piece.count)
+                        progress(len(rows))
             except StoreUnreadableError as error:
                 self.problems.append(error.message)
         if not self.count:
@@ -172,40 +176,10 @@ class Timeline:
         width = bucket_width(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
-    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_TimelineRun, MessageRecords]]:
-        if files.data is None:
-            return
-        channel = self._files.raw_name
-        trusted = files.number not in self._distrusted
-        with open_slice(files, channel, self._crc, by_index=trusted) as opened:
-            if opened.index is not None and not opened.problem:
-                yield from self._from_index(files, opened.index)
-                return
-            for part in scan_slice(opened.data, channel, self._crc):
-                if isinstance(part, DamagedRange):
-                    continue
-                piece = self._piece(files, False, int(part.offset[0]), part.end, part)
-                if self._kept < _MAX_KEPT_ROWS:
-                    piece.rows = part.copied()
-                    self._kept += piece.count
-                yield piece, part
-
-    def _from_index(self, files: SliceFiles, index: SliceIndex) -> Iterator[tuple[_TimelineRun, MessageRecords]]:
-        at = 0
-        for part in index.parts():
-            for low in range(0, len(part), _PIECE):
-                # Copies: mapped memory is released, and sums of strided fields cost more.
-                rows = part.part(low, low + _PIECE).copied()
-                yield self._piece(files, True, at, at + len(rows), rows), rows
-                at += len(rows)
-
-    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: MessageRecords) -> _TimelineRun:
+    def _piece(self, rows: MessageRecords, again: Callable[[], MessageRecords]) -> _TimelineRun:
         last = self._pieces[-1] if self._pieces else None
         return _TimelineRun(
-            files,
-            indexed,
-            begin,
-            end,
+            again,
             len(rows),
             int(rows.timestamp.min()),
             int(rows.timestamp.max()),
@@ -226,25 +200,6 @@ class Timeline:
         self._samples.add(times)
         self._previous_time = int(times[-1])
         self._pieces.append(piece)
-
-    def _rows(self, piece: _TimelineRun) -> MessageRecords:
-        """Reads a piece again."""
-        if piece.rows is not None:
-            return piece.rows
-        path = piece.files.index if piece.indexed else piece.files.data
-        assert path is not None
-        with mapped(path) as buffer:
-            if piece.indexed:
-                return SliceIndex.whole(buffer).rows(piece.begin, piece.end).copied()
-            scan = scan_slice(
-                buffer,
-                self._files.raw_name,
-                self._crc,
-                columns=MessageColumns(min(piece.count, BATCH_ROWS)),
-                start=piece.begin,
-                until=piece.end,
-            )
-            return MessageRecords.joined(part for part in scan if not isinstance(part, DamagedRange))
 
     def _count(self, result: Histogram, piece: _TimelineRun, rows: MessageRecords) -> None:
         if not len(rows):
@@ -293,6 +248,71 @@ class Timeline:
                 result.add_holes(at, at, missing, damaged)
 
 
+class SliceTimes:
+    """The messages of a channel's slices, by their indexes if these can be trusted.
+
+    The rows of data files without index are kept, up to a number.
+    """
+
+    def __init__(self, files: ChannelFiles, crc: Crc, survey: ChannelSurvey | None) -> None:
+        self.damaged = survey.damaged if survey else Ranges()
+        self.missing = survey.missing if survey else None
+        self._files = files
+        self._crc = crc
+        self._kept = 0
+        # A scan shows more about an index than its last record.
+        self._distrusted = (
+            {
+                each.files.number
+                for each in survey.slices
+                if each.index.mismatch_count or each.index.orphan_count or each.index.displaced_count
+            }
+            if survey
+            else set()
+        )
+
+    def files(self) -> Iterator[Iterator[TimedRows]]:
+        return (self._read(files, files.data) for files in self._files.slices if files.data is not None)
+
+    def _read(self, files: SliceFiles, data: Path) -> Iterator[TimedRows]:
+        channel = self._files.raw_name
+        with open_slice(files, channel, self._crc, by_index=files.number not in self._distrusted) as opened:
+            if opened.index is not None and not opened.problem:
+                yield from self._from_index(files, opened.index)
+                return
+            for part in scan_slice(opened.data, channel, self._crc):
+                if isinstance(part, DamagedRange):
+                    continue
+                if self._kept < _MAX_KEPT_ROWS:
+                    kept = part.copied()
+                    self._kept += len(kept)
+                    yield TimedRows(kept, lambda kept=kept: kept)  # type: ignore[misc]
+                else:
+                    again = partial(self._scanned, data, int(part.offset[0]), part.end, len(part))
+                    yield TimedRows(part, again)
+
+    def _from_index(self, files: SliceFiles, index: SliceIndex) -> Iterator[TimedRows]:
+        assert files.index is not None
+        at = 0
+        for part in index.parts():
+            for low in range(0, len(part), _PIECE):
+                # Copies: mapped memory is released, and sums of strided fields cost more.
+                rows = part.part(low, low + _PIECE).copied()
+                yield TimedRows(rows, partial(_indexed, files.index, at, at + len(rows)))
+                at += len(rows)
+
+    def _scanned(self, data: Path, begin: int, end: int, count: int) -> MessageRecords:
+        with mapped(data) as buffer:
+            columns = MessageColumns(min(count, BATCH_ROWS))
+            scan = scan_slice(buffer, self._files.raw_name, self._crc, columns=columns, start=begin, until=end)
+            return MessageRecords.joined(part for part in scan if not isinstance(part, DamagedRange))
+
+
+def _indexed(index: Path, begin: int, end: int) -> MessageRecords:
+    with mapped(index) as buffer:
+        return SliceIndex.whole(buffer).rows(begin, end).copied()
+
+
 def read_timeline(
     files: ChannelFiles,
     crc: Crc,
@@ -305,6 +325,6 @@ def read_timeline(
     A `survey` shows damaged messages and wrong indexes. `progress` is called with numbers of messages: once for
     their times, once for their count.
     """
-    timeline = Timeline(files, crc, survey=survey)
+    timeline = Timeline(SliceTimes(files, crc, survey))
     timeline.read(progress)
     return timeline

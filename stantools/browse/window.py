@@ -21,14 +21,16 @@ from stantools.browse.row_model import (
     MessageStretch,
     Piece,
     ProvenMessage,
+    Row,
     RowNote,
     RowNoteKind,
     SliceParts,
-    gap,
+    WindowMessage,
     joined,
 )
+from stantools.browse.stretch_reader import StretchReader
 from stantools.browse.window_build import Builder, estimate, is_small
-from stantools.browse.window_reader import Row, StretchReader, WindowMessage
+from stantools.browse.window_reader import SliceStretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
@@ -39,26 +41,13 @@ __all__ = ["MessageStretch", "Row", "RowNote", "RowNoteKind", "RowWindow", "Wind
 
 
 class RowWindow:
-    """The rows of a channel. Not for several threads at once; `another` makes one more on the same outline.
+    """The rows of a channel. Not for several threads at once; `another` makes one more on the same outline."""
 
-    `parts` are from `window_build`. Without a key, payloads stay as they are stored.
-    """
-
-    def __init__(
-        self,
-        files: ChannelFiles,
-        crc: Crc,
-        parts: list[SliceParts],
-        *,
-        key: bytes | None = None,
-    ) -> None:
+    def __init__(self, reader: StretchReader, parts: list[SliceParts]) -> None:
         self.parts = parts
-        self.files = files
-        self._crc = crc
-        self.key = key
-        self.reader = StretchReader(files.raw_name, crc, key=key)
+        self.reader = reader
         self._sampled = False
-        self._pieces: list[Piece] = joined(parts, files.raw_name)
+        self._pieces: list[Piece] = joined(parts, reader.channel, reader.absent)
         self._starts = [0]
         self.messages = 0  #: number of messages
         self.highest = 0  #: highest sequence
@@ -76,7 +65,11 @@ class RowWindow:
     @property
     def decrypts(self) -> bool:
         """There is a key."""
-        return self.reader.cipher is not None
+        return self.reader.decrypts
+
+    @property
+    def key(self) -> bytes | None:
+        return self.reader.key
 
     @property
     def encrypted(self) -> bool:
@@ -93,7 +86,7 @@ class RowWindow:
 
     def with_key(self, key: bytes | None) -> RowWindow:
         """Returns a window with the same rows that reads payloads with another encryption key."""
-        return RowWindow(self.files, self._crc, self.parts, key=key)
+        return RowWindow(self.reader.another(key), self.parts)
 
     def close(self) -> None:
         self.reader.close()
@@ -162,7 +155,7 @@ class RowWindow:
             around = np.empty(0, np.uint64)
         if len(around) < 2 or around[1] <= around[0]:
             return RowNote(RowNoteKind.GAP, "missing", stretch.files.name)
-        return gap(int(around[0]) + 1, int(around[1]) - 1)
+        return self.reader.absent(int(around[0]) + 1, int(around[1]) - 1)
 
     def stretches(self, first: int, last: int) -> Iterator[tuple[MessageStretch, int, int, int]]:
         """Iterates over the runs in a range of rows, for bulk readers.
@@ -305,7 +298,7 @@ def open_window(
     Without a key, payloads stay as they are stored. A `survey` of the channel is used if given.
     """
     parts = Builder(files.raw_name, crc).build(files, {}, survey) if is_small(files) else estimate(files)
-    return RowWindow(files, crc, parts, key=key)
+    return RowWindow(SliceStretchReader(files.raw_name, crc, key=key), parts)
 
 
 def refine(
@@ -325,7 +318,8 @@ def refine(
     """
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)
-    return RowWindow(files, crc, builder.build(files, known, survey, progress), key=key)
+    reader = SliceStretchReader(files.raw_name, crc, key=key)
+    return RowWindow(reader, builder.build(files, known, survey, progress))
 
 
 def _changed(stretch: MessageStretch) -> RowNote:

@@ -23,7 +23,8 @@ from stantools.browse.row_model import (
     RowNoteKind,
     SliceParts,
 )
-from stantools.browse.window_reader import StretchReader
+from stantools.browse.stretch_reader import StretchReader
+from stantools.browse.window_reader import SliceStretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, ScanStop
@@ -201,7 +202,7 @@ class Builder:
         pieces = list(_merged(files, survey.runs, survey.damages, 0 if usable else None))
         if problem := _index_problem(survey):
             notes.append(RowNote(RowNoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
-        reader = StretchReader(self._channel, self._crc.unchecked, key=None)
+        reader = SliceStretchReader(self._channel, self._crc.unchecked, key=None)
         try:
             pieces = list(_note_orphans(pieces, survey, reader))
         except (StoreUnreadableError, IndexError):

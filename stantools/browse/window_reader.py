@@ -1,22 +1,17 @@
-"""Reading the messages of a run: their places, and their content.
-
-Little is kept: a few blocks of places, a few open files.
-"""
+"""Reading the messages of a slice's runs."""
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.browse.protobuf_fields import message_head
-from stantools.browse.row_model import MessageStretch, ProvenMessage, RowNote, RowNoteKind
+from stantools.browse.row_model import MessageStretch, ProvenMessage, Row, RowNote, RowNoteKind, WindowMessage
+from stantools.browse.stretch_reader import BLOCK, HEAD, LARGE, StoredTexts, StretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns, MessageRecords
@@ -31,145 +26,53 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.store.indexes import SliceIndex
-from stantools.store.mapping import open_regular
 
-#: Maximum number of open files.
-_OPEN = 16
-
-
-class WindowFiles:
-    """A few open files, read in pieces. A file that is removed while it is open stays readable.
-
-    They are not mapped: a kept mapping would end the program if another one cut the file.
-    """
-
-    def __init__(self) -> None:
-        self._descriptors: OrderedDict[Path, int] = OrderedDict()
-
-    def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Reads a part of a regular file; fewer bytes if the file ends before.
-
-        Raises `StoreUnreadableError` if the file is missing, not a regular file, or cannot be read.
-        """
-        if size <= 0 or offset < 0:
-            return b""
-        try:
-            return os.pread(self._descriptor(path), size, offset)
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise StoreUnreadableError(f"{path}: cannot be read: {reason}") from error
-
-    def _descriptor(self, path: Path) -> int:
-        found = self._descriptors.get(path)
-        if found is not None:
-            self._descriptors.move_to_end(path)
-            return found
-        descriptor, _ = open_regular(path)
-        self._descriptors[path] = descriptor
-        if len(self._descriptors) > _OPEN:
-            os.close(self._descriptors.popitem(last=False)[1])
-        return descriptor
-
-    def close(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def __del__(self) -> None:
-        self.close()
-
-
-#: Messages that are located together.
-BLOCK = 4096
-_BLOCKS_KEPT = 8
-#: Bytes of a record above which a table row reads only its beginning; bytes of that beginning.
-LARGE, HEAD = 1 << 16, 1 << 12
 _SAMPLES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class WindowMessage:
-    """A message in a row."""
-
-    sequence: int
-    timestamp: int  #: nanoseconds since 1970
-    subject: bytes  #: as stored
-    reply: bytes  #: reply subject, empty if there is none
-    data: bytes  #: payload, decrypted if a key was given and fits; only its beginning if `whole` is False
-    size: int  #: bytes of the payload as stored
-    file: str  #: the slice, without its directory
-    offset: int  #: of its record
-    record_size: int  #: bytes of the record without its header
-    crc: int  #: CRC in the record's header
-    flags: Flag  #: properties of the record
-    error: str = ""  #: reason why the payload could not be decrypted, else ""
-    encrypted: bool = False  #: it was decrypted, or seems to be encrypted
-    whole: bool = True  #: all of the record was read, and it is good
-    proven: bool = False  #: the record's header is damaged, its payload is good
-
-
-Row = WindowMessage | RowNote
-
-
-class StretchReader:
-    """Reads the messages of runs. Not for several threads at once.
-
-    `channel` is the name as stored in subjects. Without a key, payloads stay as they are stored.
-    """
+class SliceStretchReader(StretchReader):
+    """Reads the messages of runs in slices. `channel` is the name as stored in subjects."""
 
     def __init__(self, channel: bytes, crc: Crc, *, key: bytes | None) -> None:
-        self._channel = channel
+        super().__init__(channel, key=key)
         self._crc = crc
-        self.cipher = ChannelCipher(key, channel) if key else None  #: decrypts, if a key was given
-        self.encrypted = False  #: payloads that look encrypted are taken as encrypted
-        self._open = WindowFiles()
-        self._blocks: OrderedDict[tuple[int, int], MessageRecords] = OrderedDict()
+        self._cipher = ChannelCipher(key, channel) if key else None
+        self.decrypts = self._cipher is not None
 
-    def close(self) -> None:
-        self._open.close()
+    def another(self, key: bytes | None) -> SliceStretchReader:
+        return SliceStretchReader(self.channel, self._crc, key=key)
 
     def read(self, stretch: MessageStretch, offset: int, size: int) -> bytes:
-        """Reads bytes of the slice of a run; fewer if it ends before."""
         assert stretch.files.data is not None
         return self._open.read(stretch.files.data, offset, size)
 
-    def located(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
-        """Returns the places of messages of a run, from `low` to `high` (exclusive); fewer if the files changed."""
-        parts: list[MessageRecords] = []
-        while low < high:
-            begin, block = self._block(stretch, low)
-            part = block.part(low - begin, high - begin)
-            parts.append(part)
-            if not len(part):
-                break
-            low += len(part)
-        return MessageRecords.joined(parts)
+    def texts(self, stretch: MessageStretch, located: MessageRecords) -> StoredTexts:
+        start = int(located.offset[0])
+        raw = self.read(stretch, start, located.end - start)
+        offsets = located.offset - start
+        columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
+        kernels.read_messages_at(raw, len(raw), offsets, self._crc.unchecked, stretch.subject, columns, stops)
+        fields = (columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)
+        return StoredTexts(raw, columns.offset, columns.ends, stops == ScanStop.END, fields)
 
-    def _block(self, stretch: MessageStretch, position: int) -> tuple[int, MessageRecords]:
-        """Returns the block of messages around one, and the position of its first."""
-        if stretch.index_from is not None:
-            begin = position // BLOCK * BLOCK
-        else:
-            begin = int(stretch.marks[np.searchsorted(stretch.marks, position, side="right") - 1])
-        key = id(stretch), begin
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._load(stretch, begin)
-            self._blocks[key] = block
-            if len(self._blocks) > _BLOCKS_KEPT:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end(key)
-        return begin, block
+    def payload(self, stored: bytes) -> bytes:
+        if self._cipher is not None and stored:
+            with suppress(DecryptError):  # shown and searched as stored
+                return self._cipher.decrypt(stored)
+        return stored
+
+    def _heads(self, stretch: MessageStretch) -> npt.NDArray[np.int64]:
+        return stretch.marks if stretch.index_from is None else np.arange(0, stretch.count, BLOCK)
+
+    def _head(self, stretch: MessageStretch, number: int) -> MessageRecords:
+        if stretch.index_from is None:
+            return self._first(stretch, number)
+        return self._indexed(stretch, number * BLOCK, number * BLOCK + 1)
 
     def _load(self, stretch: MessageStretch, begin: int) -> MessageRecords:
         if stretch.index_from is not None:
             return self._indexed(stretch, begin, begin + BLOCK)
-        place = int(np.searchsorted(stretch.marks, begin))
-        following = place + 1
-        end = int(stretch.offsets[following]) if following < len(stretch.offsets) else stretch.end
-        stop = int(stretch.marks[following]) if following < len(stretch.marks) else stretch.count
-        start = int(stretch.offsets[place])
-        return self._scan(stretch, start, end, stop - begin)
+        return super()._load(stretch, begin)
 
     def _indexed(self, stretch: MessageStretch, low: int, high: int) -> MessageRecords:
         """Locates messages by the index, up to the first impossible place: the index has changed or is wrong."""
@@ -182,7 +85,6 @@ class StretchReader:
         return found if possible.all() else found.part(0, int(np.argmin(possible)))
 
     def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
-        """Locates messages by reading the data."""
         assert stretch.files.data is not None
         raw = self._open.read(stretch.files.data, start, end - start)
         columns = MessageColumns(count)
@@ -192,7 +94,6 @@ class StretchReader:
         return part.copied()
 
     def messages(self, stretch: MessageStretch, located: MessageRecords, *, whole: bool = False) -> list[Row]:
-        """Reads messages; each that is not good becomes a note."""
         assert stretch.files.data is not None
         path = stretch.files.data
         sizes = located.size.astype(np.int64) + RECORD_HEADER_SIZE
@@ -232,7 +133,7 @@ class StretchReader:
         if flags & Flag.FOREIGN_SUBJECT:
             begin = start + RECORD_HEADER_SIZE
             subject = bytes(gogo.decode(pb.MsgProto, content[begin : begin + size]).subject)
-        elif subject != self._channel:
+        elif subject != self.channel:
             flags |= Flag.FOREIGN_SUBJECT
         reply = int(columns.reply_start[row])
         begin, length = int(columns.data_start[row]), int(columns.data_size[row])
@@ -255,10 +156,10 @@ class StretchReader:
         stored = message.data
         if not stored:
             return message
-        if self.cipher is None:
+        if self._cipher is None:
             return replace(message, encrypted=self.encrypted and looks_encrypted(stored, message.sequence))
         try:
-            data = self.cipher.decrypt(stored)
+            data = self._cipher.decrypt(stored)
         except DecryptError as problem:
             return replace(message, error=problem.message, encrypted=True)
         return replace(message, data=data, encrypted=len(data) != len(stored))
@@ -271,9 +172,9 @@ class StretchReader:
             return _bad(stretch, head, ScanStop.BAD_DECODE, offset, size, sequence)
         crc = int(RECORD_HEADER.unpack_from(head)[1])
         fields = message_head(head[RECORD_HEADER_SIZE:])
-        foreign = Flag.FOREIGN_SUBJECT if fields.subject != self._channel else Flag(0)
+        foreign = Flag.FOREIGN_SUBJECT if fields.subject != self.channel else Flag(0)
         flags = foreign | (Flag.HAS_REPLY if fields.reply else Flag(0))
-        encrypted = looks_encrypted(fields.data, sequence) and (self.cipher is not None or self.encrypted)
+        encrypted = looks_encrypted(fields.data, sequence) and (self._cipher is not None or self.encrypted)
         return WindowMessage(
             sequence,
             timestamp,
@@ -291,7 +192,6 @@ class StretchReader:
         )
 
     def proven(self, piece: ProvenMessage) -> Row:
-        """Reads a message whose header is damaged."""
         assert piece.files.data is not None
         note = RowNote(RowNoteKind.DAMAGE, "it has changed since it was read", piece.files.name, piece.offset, 0)
         try:
@@ -303,7 +203,7 @@ class StretchReader:
             return note
         if len(payload) != piece.size or message.sequence != piece.sequence:
             return note
-        foreign = Flag.FOREIGN_SUBJECT if message.subject != self._channel else Flag(0)
+        foreign = Flag.FOREIGN_SUBJECT if message.subject != self.channel else Flag(0)
         return self._decrypted(
             WindowMessage(
                 message.sequence,
@@ -322,41 +222,13 @@ class StretchReader:
         )
 
     def looks_encrypted(self, stretch: MessageStretch) -> bool:
-        """Returns whether the last messages may be encrypted."""
         try:
             rows = self.messages(stretch, self.located(stretch, max(stretch.count - _SAMPLES, 0), stretch.count))
         except StoreUnreadableError:
             return False
         return may_be_encrypted((row.sequence, row.data) for row in rows if isinstance(row, WindowMessage))
 
-    def position_of(self, stretch: MessageStretch, value: int, name: str, side: str = "left") -> int:
-        """Returns the position of the first message whose value is at least one, or the last at most one."""
-
-        def head(number: int) -> int:
-            if stretch.index_from is None:
-                if name == "offset":
-                    return int(stretch.offsets[number])
-                one = self._first(stretch, number)
-            else:
-                one = self._indexed(stretch, int(heads[number]), int(heads[number]) + 1)
-            return int(getattr(one, name)[0]) if len(one) else value + 1
-
-        heads = stretch.marks if stretch.index_from is None else np.arange(0, stretch.count, BLOCK)
-        cut = bisect_left if side == "left" else bisect_right
-        block = max(cut(range(len(heads)), value, key=head) - 1, 0)
-        low = int(heads[block])
-        high = int(heads[block + 1]) if block + 1 < len(heads) else stretch.count
-        inside: npt.NDArray[np.int64] = getattr(self.located(stretch, low, high), name)
-        wanted = np.asarray(min(value, 2**64 - 1 if inside.dtype == np.uint64 else 2**63 - 1), inside.dtype)
-        if side == "right":
-            return low + max(int(np.searchsorted(inside, wanted, side="right")) - 1, 0)
-        # Times may go back: the first that is not below, as for a sequential reader.
-        reached = np.flatnonzero(inside >= wanted)
-        position = low + (int(reached[0]) if len(reached) else len(inside))
-        return min(position, stretch.count - 1)
-
     def _first(self, stretch: MessageStretch, number: int) -> MessageRecords:
-        """Locates the message at a mark by the data."""
         assert stretch.files.data is not None
         start = int(stretch.offsets[number])
         header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)

@@ -52,6 +52,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 
 
+NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
+#: headings of options that most commands have
+_READING, _OUTPUT = "Reading the store", "Output"
+#: options under the first of them
+_READING_OPTIONS = (CRC_POLY, NO_CRC, KEY, ACCEPT_UNREADABLE, SQL_DRIVER, SQL_PASSWORD)
+
+
 def verb(name: str, *formats: str, tables: bool = True, progress: bool = True) -> Callable[[_F], click.Command]:
     """Makes a function a verb: a click command with the summary from the table of verbs.
 
@@ -72,13 +79,14 @@ def command(
     *formats: str,
     tables: bool = True,
     progress: bool = True,
-    kind: type[click.Command] = click.Command,
 ) -> Callable[[_F], click.Command]:
-    """Makes a function a click command of a kind; see `verb`."""
+    """Makes a function a click command; see `verb`."""
 
     def declare(function: _F) -> click.Command:
         help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
-        made = click.command(name, kind, help=help_text, short_help=summary, context_settings=CONTEXT)(function)
+        made = click.command(name, GroupedCommand, help=help_text, short_help=summary, context_settings=CONTEXT)(
+            function
+        )
         made.params += _display_options(
             formats, tables=tables and "table" in formats, progress=progress and bool(formats)
         )
@@ -95,6 +103,7 @@ def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) 
     if tables:
         wide = "Do not cut tables to the width of the terminal."
         options.append((("--wide",), {"is_flag": True, "help": wide}))
+        options.append((("--all", "everything"), {"is_flag": True, "help": "Print all rows of every table and list."}))
     if progress:
         modes = {"type": click.Choice(["auto", "bar", "json", "none"]), "default": "auto", "show_default": True}
         how = "Progress on stderr; auto is a bar on a terminal."
@@ -102,7 +111,9 @@ def _display_options(formats: tuple[str, ...], *, tables: bool, progress: bool) 
     when = {"type": click.Choice(["auto", "always", "never"]), "default": "auto", "show_default": True}
     options.append((("--color",), {**when, "help": "When to color."}))
     options.append((("-v", "--verbose"), {"is_flag": True, "help": "More details on stderr."}))
-    return [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+    found = [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+    _GROUPS.update((option, _OUTPUT) for option in found)
+    return found
 
 
 def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +122,7 @@ def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str
     It runs at every press of the tab key: it lists one directory, opens no file, and ignores errors.
     """
     # With an option that still lacks its value, click leaves the store among the unassigned words.
-    store = ctx.params.get("store") or next(iter(ctx.args), None)
+    store = ctx.params.get("store") or next(iter(ctx.params.get("stores") or ctx.args), None)
     if not store:
         return []
     from stantools.store.directory import open_datastore
@@ -219,7 +230,9 @@ def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
 
 def given(**options: Option) -> Callable[[_F], _F]:
     """Adds options that are passed on one by one."""
-    return each_of(*(option_of(name, option) for name, option in options.items()))
+    reading = [option_of(name, option) for name, option in options.items() if option in _READING_OPTIONS]
+    others = [option_of(name, option) for name, option in options.items() if option not in _READING_OPTIONS]
+    return each_of(*others, in_group(_READING, *reading)) if reading else each_of(*others)
 
 
 def folded(
@@ -305,16 +318,23 @@ _GROUPS: weakref.WeakKeyDictionary[click.Parameter, str] = weakref.WeakKeyDictio
 
 
 class GroupedCommand(click.Command):
-    """A command that shows its options in the groups of `in_group`; ungrouped ones come first."""
+    """A command that shows its options in groups; those without come first, those about its output last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        help_option = self.get_help_option(ctx)
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                groups.setdefault(_GROUPS.get(parameter, "Options"), []).append(record)
+                title = _OUTPUT if parameter is help_option else _GROUPS.get(parameter, "Options")
+                groups.setdefault(title, []).append(record)
         for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+#: the option of a verb that reads a copy of a server (`migration.protocol_copy.ProtocolSource`) instead of STORE
+REPLACES_STORE = "source"
 
 
 class StoreArgument(click.Argument):
@@ -329,6 +349,10 @@ class StoreArgument(click.Argument):
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
             value = self._with_nodes(ctx, value, opts)
+        elif replaced := opts.get(REPLACES_STORE):
+            if isinstance(value, tuple) and value:
+                raise click.UsageError("STORE and --from exclude each other: a copy of the server is the store", ctx)
+            value = (opts.get("copy") or f"{opts.get('cluster_id') or replaced}.copy",)
         elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 
@@ -373,6 +397,15 @@ class StoreArgument(click.Argument):
         return None if isinstance(value, str) or (value and isinstance(value, tuple)) else last
 
 
+class SourceType(_ParamType):
+    """A path, a glob pattern or a URL, as a text; one that looks like an option becomes absolute."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return printable_path(value)
+
+
 def stores_argument(metavar: str, kind: Any = None) -> _Decorator:
     """Adds an argument of one store or several, passed on as `stores`."""
     return click.argument(
@@ -403,9 +436,6 @@ class ChangeMode:
 
 
 consent_options = options_of(ChangeMode, "consent")
-
-
-NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 
 
 def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable[[_F], _F]:

@@ -53,6 +53,14 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
 connection_options = folded("connect_options", _checked_options, _options(), title="Connection")
 
 
+def from_options(url: str, context: str | None) -> ConnectOptions:
+    """Returns the options of a connection to a second server: its URL with a login, or a nats context."""
+    from stantools.nats.context import context_folder, over, read_context
+
+    options = ConnectOptions(split_servers((url,)))
+    return (over(options, read_context(context, context_folder())) if context else options).checked()
+
+
 def or_selected(connect_options: ConnectOptions) -> ConnectOptions:
     """Returns the options of the selected nats context, if neither a server nor a context was given."""
     from stantools.nats.context import context_folder, over, read_context, selected_context

@@ -44,9 +44,17 @@ def progress() -> str:
     return str(_setting("progress", "auto"))
 
 
+def shows_all() -> bool:
+    """Whether the user wants every row of tables and lists."""
+    return bool(_setting("everything"))
+
+
 def is_verbose(ctx: click.Context | None = None) -> bool:
     return bool(_setting("verbose", ctx=ctx))
 
+
+#: environment variables that this program has set for itself
+added_variables: list[str] = []
 
 #: key of a context's meta: the source lacks something, so the exit code is not CLEAN
 FLAWED = "stantools.flawed"
@@ -54,7 +62,9 @@ FLAWED = "stantools.flawed"
 
 def set_store(ctx: click.Context, path: str) -> None:
     """Keeps the user's store, to name it in remedies."""
-    ctx.meta["stantools.store"] = path
+    from stantools.sqlstore.address import without_password
+
+    ctx.meta["stantools.store"] = without_password(path)
 
 
 def store() -> str:
@@ -108,7 +118,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError("no terminal for the confirmation", "add --yes, or --dry-run for the plan only")
-    return click.confirm(question, err=True)
+    return click.confirm(wrapped(question, 2, err=True), err=True)
 
 
 def tell_cut() -> None:

@@ -1,4 +1,4 @@
-"""`stantools diff`: the differences between two stores, or a store and a stream; many stores in tasks."""
+"""`stantools diff`: the differences between stores, or a store and a stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import (
+    SourceType,
+    StoreArgument,
     channel_option,
     node_option,
-    reading_options,
-    store_argument,
     verb,
     workers_option,
 )
@@ -24,36 +24,36 @@ from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
-    from stantools.cli.pipeline import Cluster
+    from stantools.cli.pipeline import Cluster, NamedSources
     from stantools.inspection.findings import Finding
     from stantools.inspection.node import NodeReport
     from stantools.inspection.report import Report
     from stantools.migration.proof.stream_proof import Proof
     from stantools.nats.connect_options import ConnectOptions
     from stantools.pipeline.tables.table_options import TableOptions
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 
 
-_FORMATS = ("table", "json", "ndjson", "csv")
-
-
-@verb("diff", *_FORMATS)
-@store_argument
-@click.argument("other", metavar="OTHER")
+@verb("diff", "table", "json", "ndjson", "csv")
+@click.argument("store", cls=StoreArgument, type=SourceType(), metavar="STORE")
+@click.argument("other", type=SourceType(), metavar="OTHER")
 @node_option
 @channel_option
 @workers_option
 @connection_options
-@reading_options(unchecked=False)
+@pipeline.reading_options(unchecked=False, remote=False)
+@pipeline.cluster_options
 def command(
-    store: Path,
+    store: str,
     other: str,
     channels: tuple[str, ...],
     workers: int,
     connect_options: ConnectOptions,
-    read_options: ReadOptions,
+    table_options: TableOptions,
+    cluster: Cluster,
 ) -> int:
     """Compare every message and all other state of STORE with OTHER.
 
@@ -63,44 +63,59 @@ def command(
     stream's metadata, name or subject, or named with --channel; a stream of several channels must be the result of a
     renumbering migration. Nothing is changed on either side.
 
+    Both may be JetStream directories: then their streams are compared by account and name, with all messages,
+    configurations and consumers. A JetStream directory is compared with a stream by the stream's name.
+
     Both may be the directories of clustered nodes, with their Raft directories and file stores: then clients and
     subscriptions come from the logs, and the entries of two logs are compared as well.
 
-    Exit code 0: no difference. 1: there are differences other than informational ones.
+    If they are directories of stores, or patterns, several stores are matched by their path below them; each pair has a
+    result of its own, and stores without a counterpart are named.
+
+    Exit code 0: no difference. 1: there are differences other than informational ones, or one of several stores cannot
+    be read.
     """
-    if _URL.match(other) or other.startswith("#"):
-        report = _with_stream(store, other, channels, workers, connect_options, read_options)
-    else:
-        report = _with_store(store, Path(other), channels, workers, read_options)
-    return show(report)
+    from stantools.sources.source import Capability
+
+    if _names_stream(store):
+        from stantools.nats.login import without_login
+
+        raise UsageError(
+            f"{without_login(store)} is not a store", "name the store first: stantools diff STORE URL#STREAM"
+        )
+    if _names_stream(other):
+        if cluster.on_spark():
+            raise UsageError(
+                f"{other} is a stream, but tasks of Spark compare stores",
+                "compare it with: stantools diff, without options for Spark",
+            )
+        read_options = pipeline.read_options(table_options)
+        return show(_with_stream(Path(store), other, channels, workers, connect_options, read_options))
+    first, second = (
+        pipeline.named_sources((each,), table_options, cluster, Capability.COMPARISON, channels=channels)
+        for each in (store, other)
+    )
+    if first.alone and second.alone:
+        return show(_of_two((store, other), (first.alone, second.alone), channels, workers))
+    return _of_pairs(first.several(), second.several(), workers)
 
 
-@pipeline.job("diff", *_FORMATS)
-@click.argument("stores", metavar="STORES")
-@click.argument("others", metavar="OTHERS")
-@channel_option
-@pipeline.reading_options(unchecked=False, remote=False)
-@pipeline.cluster_options
-def job(stores: str, others: str, channels: tuple[str, ...], table_options: TableOptions, cluster: Cluster) -> int:
-    """Compare every message and all other state of STORES with OTHERS.
+def _names_stream(text: str) -> bool:
+    from stantools.sqlstore.address import is_address
 
-    Both are a store, or a directory of stores (or a pattern); several stores are matched by their path below it, and
-    stores without a counterpart are named. Each pair has the result of `stantools diff`, in the same words and the same
-    json. Nothing is changed on either side. Use `stantools diff` for a stream.
+    return text.startswith("#") or (_URL.match(text) is not None and not is_address(text))
 
-    Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
-    """
+
+def _of_pairs(first: NamedSources, second: NamedSources, workers: int) -> int:
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
     from stantools.pipeline.jobs.store_reports import diff_stores_report
 
-    for path in (stores, others):
-        if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
-            raise UsageError(f"{path} is a stream, but this command compares stores", "compare it with: stantools diff")
-    pair, cluster = pipeline.unpacked((stores, others), channels, cluster)
-    first, second = (table_options.of((path,), channels=channels) for path in pair)
-    plan = plan_diff(*match_stores(first, second), first)
-    with ByteProgress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
+    pairs, failed = match_stores(first.found, second.found, (first.options.paths[0], second.options.paths[0]))
+    plan = plan_diff(pairs, [*first.failed, *second.failed, *failed], first.options)
+    cluster = second.cluster if second.cluster.engine == "local" else first.cluster
+    threads = pipeline.threads(workers)
+    with ByteProgress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown, threads) as work:
         result = run_diff(work, plan, progress=shown.advance)
     for each in result.stores:
         _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)
@@ -108,21 +123,25 @@ def job(stores: str, others: str, channels: tuple[str, ...], table_options: Tabl
     return pipeline.ended(result)
 
 
-def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, read_options: ReadOptions) -> Report:
-    from stantools.cli.opening import open_source
+def _of_two(
+    names: tuple[str, str],
+    sources: tuple[Source, Source],
+    channels: tuple[str, ...],
+    workers: int,
+) -> Report:
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores, in_both
-    from stantools.sources.source import Capability
 
-    sources = [open_source(path, read_options, Capability.SURVEY, channels=channels) for path in (store, other)]
+    if all(source.holds_streams for source in sources):
+        return _of_directories(names, sources, channels)
     first, second = opened = [source.store("messages are compared") for source in sources]
-    names = {name for each in opened for name in each.matching(channels)}
-    if channels and not names:
+    if channels and not any(each.matching(channels) for each in opened):
         raise UsageError(
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
+    read_options = sources[0].read_options
     one, two = [examine(source.node, read_options) if source.node else None for source in sources]
     states = one.state if one else None, two.state if two else None
     # Everything is read twice: for the survey and for the comparison.
@@ -131,9 +150,23 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
         if one and two and not channels:
             found.findings += _of_logs([one, two], read_options)
         shown.found(*found.findings)
-    _tell_damage((str(store), str(other)), found.damaged)
+    _tell_damage(names, found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
     return _report(found.findings, facts, in_both(found.messages, found.channels))
+
+
+def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patterns: tuple[str, ...]) -> Report:
+    from stantools.cli.progress import ByteProgress
+    from stantools.migration.proof.stored_streams import compare_directories
+
+    first, second = sources
+    with ByteProgress("diff", lambda: first.data_size() + second.data_size()) as shown:
+        found = compare_directories(first, second, patterns, shown.advance)
+        shown.found(*found.findings)
+    _tell_damage(names, found.damaged)
+    facts = {"stream": None, "streams": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
+    text = f"{counted(found.messages, 'message')} in {counted(found.channels, 'stream')} are in both directories"
+    return _report(found.findings, facts, text)
 
 
 def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
@@ -192,17 +225,24 @@ async def _prove(
 ) -> tuple[Proof, list[str]]:
     import asyncio
 
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import StreamStage
     from stantools.migration.proof.match import channels_for, match_stream, source_options_of, stream_info
-    from stantools.migration.source import open_source
+    from stantools.migration.salvaged_streams import prove_directory
+    from stantools.migration.source import open_source as read_store
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
     from stantools.sources.source import Capability
 
-    opened = open_store(store, read_options, Capability.SURVEY)
+    stored = open_source(store, read_options, Capability.COMPARISON)
+    if stored.holds_streams:
+        async with connect(connect_options) as connection:
+            with ByteProgress("diff") as shown:
+                proof = await prove_directory(JetStream(connection), stored, stream, shown.advance)
+        return proof, [stream]
+    opened = stored.store("messages are in file stores")
     async with connect(connect_options) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)
@@ -210,7 +250,7 @@ async def _prove(
         source_options = source_options_of(names, workers)
         with ByteProgress("read the store", lambda: opened.data_size(source_options.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(open_source, opened, source_options, progress=shown.advance)
+            source = await asyncio.to_thread(read_store, opened, source_options, progress=shown.advance)
         expected = await match_stream(js, info, source, names)
         with (
             StreamsProgress("diff", expected.source.count) as watch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from stantools.cli.click_options import dry_run_option, given, options_of, verb
 from stantools.cli.reporttext import show, show_plan
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.options import WORKERS, Option
-from stantools.pipeline.export.request import STDOUT, ExportOptions
+from stantools.pipeline.export.request import ALL_TABLES, STDOUT, ExportOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
@@ -31,44 +31,94 @@ _MANY = 20
 @verb("export", "table", "json")
 @pipeline.stores_argument
 @options_of(ExportOptions, "export_options")
-@pipeline.reading_options(local=True)
+@given(
+    writer=Option(
+        help="On Spark, tasks write the files; Spark's own writer can also write to URLs such as s3a://…",
+        default="auto",
+        choices=("auto", "tasks", "spark"),
+    )
+)
+@pipeline.reading_options()
 @given(workers=WORKERS.like(help="Number of parts to read and write at the same time."))
+@pipeline.cluster_options
 @dry_run_option
 def command(
-    stores: tuple[str, ...], export_options: ExportOptions, table_options: TableOptions, workers: int, dry_run: bool
+    stores: tuple[str, ...],
+    export_options: ExportOptions,
+    writer: str,
+    table_options: TableOptions,
+    workers: int,
+    cluster: Cluster,
+    dry_run: bool,
 ) -> int:
-    r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
+    r"""Write messages, or another table, of STORE as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
-    STORES are stores, archives of a store, directories with stores at any depth, single slices, directories of .bak
-    slices, glob patterns, or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in
-    text files. A database is one file with one table, named like TABLE. Damaged ranges are rows with a `status` that
+    STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
+    slices, a glob pattern, a URL that fsspec can open, or a SQL store; there may be several. Of JetStream directories,
+    the table stream-messages is written. The columns are those of the Spark tables; `data` is base64 in text files. A
+    database is one file with a table named like TABLE, or with all tables. Damaged ranges are rows with a `status` that
     names the damage.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. The directory or file appears when it is complete and synced. An earlier export
-    is replaced only with --overwrite. STORES are not changed, and may be in use.
+    is replaced only with --overwrite. STORE is not changed, and may be in use.
+
+    On Spark, and as `stantools pipeline export`, --to is a directory, on a file system that the driver and all workers
+    see under the same path. With --writer spark, Spark itself writes Parquet; --to may then be any URL that Spark can
+    write, which is complete when it has a file _SUCCESS.
 
     \b
       stantools export STORE --to messages --by channel,date
       stantools export STORE --channel orders --to orders.csv.gz
       stantools export STORE --to messages.duckdb
+      stantools export STORE --table all --to store.duckdb
       stantools export STORE --table subscriptions --to - | jq .
+      stantools export /archive/stores --to s3a://bucket/messages \
+        --by channel,date --engine spark
 
     Exit code 0: everything was intact. 1: done, but something was damaged or could not be read. 3: reading or writing
     failed; nothing was written. 4: refused, see the message.
     """
-    from stantools.cli.opening import unpacked
-    from stantools.pipeline.export.run import export_here, export_to_stream
-
+    tasks, url = pipeline.as_job() or cluster.on_spark() or writer == "spark", "://" in export_options.to
+    if export_options.to == STDOUT and tasks:
+        raise UsageError("a cluster cannot write to stdout", "name a directory, or leave out the options for Spark")
     if export_options.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both use stdout", "leave one of them out")
-    if "://" in export_options.to:
+    if url and writer == "tasks":
+        raise UsageError("tasks write to directories, not to URLs", "leave --writer out")
+    if (url or writer == "spark") and cluster.engine == "local":
+        raise UsageError("URLs need --writer spark", "leave --engine out")
+    if url and not tasks:
         raise UsageError(
             f"--to {export_options.to}: is a URL, but this command writes local files",
-            "name a directory or a file, or use: stantools pipeline export",
+            "name a directory or a file, or let Spark write it: --engine spark",
         )
+    if tasks and export_options.table == ALL_TABLES:
+        raise UsageError("--table all is written by one process", "leave out the options for Spark")
+    if tasks:
+        by_spark = url or writer == "spark"
+        return _in_tasks(stores, export_options, table_options, cluster, dry_run=dry_run, by_spark=by_spark)
+    return _here(stores, export_options, table_options, cluster, workers, dry_run=dry_run)
+
+
+def _here(
+    stores: tuple[str, ...],
+    export_options: ExportOptions,
+    table_options: TableOptions,
+    cluster: Cluster,
+    workers: int,
+    *,
+    dry_run: bool,
+) -> int:
+    from stantools.pipeline.export.run import export_here, export_to_stream
+
     table_options.key.key()  # a wrong variable or file is reported at once
-    export = export_options.planned(unpacked(stores, export_options.channels), table_options, workers)
+    tables = export_options.tables
+    paths, _ = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
+    exports = [each.planned(paths, table_options, workers) for each in tables]
+    export = exports[0]
+    if len(exports) > 1 and not dry_run:
+        return _carry_out_all(exports, workers)
 
     def write(shown: ByteProgress) -> Result:
         if export_options.to == STDOUT:
@@ -78,56 +128,22 @@ def command(
     return _carry_out(export, None if dry_run else write)
 
 
-@pipeline.job("export", "table", "json")
-@pipeline.stores_argument
-@options_of(ExportOptions, "export_options")
-@given(
-    writer=Option(
-        help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
-        default="auto",
-        choices=("auto", "tasks", "spark"),
-    )
-)
-@pipeline.reading_options()
-@pipeline.cluster_options
-@dry_run_option
-def job(
+def _in_tasks(
     stores: tuple[str, ...],
     export_options: ExportOptions,
-    writer: str,
     table_options: TableOptions,
     cluster: Cluster,
+    *,
     dry_run: bool,
+    by_spark: bool,
 ) -> int:
-    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, in tasks.
-
-    Files, columns, names, manifest and report are those of `stantools export`. --to is a directory on a file system
-    that the driver and all workers see under the same path. It appears only when it is complete, even if processes are
-    killed.
-
-    With --writer spark, Spark itself writes Parquet; --to may then be any URL that Spark can write. A directory at a
-    URL is complete when it has a file _SUCCESS.
-
-    \b
-      stantools pipeline export /archive/stores --to messages --by channel,date
-      stantools pipeline export /archive/stores --to s3a://bucket/messages --by channel,date
-
-    Exit codes: as for `stantools export`.
-    """
     from stantools.pipeline.export.run import export_to_directory
 
-    url = "://" in export_options.to
-    by_spark = url or writer == "spark"
-    if export_options.to == STDOUT:
-        raise UsageError("a cluster cannot write to stdout", "name a directory, or use: stantools export")
-    if url and writer == "tasks":
-        raise UsageError("tasks write to directories, not to URLs", "leave --writer out")
-    if by_spark and cluster.engine == "local":
-        raise UsageError("URLs need --writer spark", "leave --engine out")
-    if export_options.to and not url:  # tasks have other working directories
+    if export_options.to and "://" not in export_options.to:  # tasks have other working directories
         export_options = replace(export_options, to=os.path.abspath(export_options.to))  # noqa: PTH100
+    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
     export = replace(export_options, directory=True).planned(
-        stores, table_options, cluster.partitions or os.cpu_count() or 1
+        paths, table_options, cluster.partitions or os.cpu_count() or 1
     )
 
     def write(shown: ByteProgress) -> Result:
@@ -140,6 +156,20 @@ def job(
             return export_to_directory(export, work=work, progress=shown.advance)
 
     return _carry_out(export, None if dry_run else write)
+
+
+def _carry_out_all(exports: Sequence[Export], workers: int) -> int:
+    """Writes several tables into one database."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.export.export_report import export_tables_report
+    from stantools.pipeline.export.run import export_tables
+
+    exports[0].check_target()
+    for export in exports:
+        _tell_of_nodes(export)
+    with ByteProgress("export", sum(export.size for export in exports)) as shown:
+        results = export_tables(exports, workers=workers, progress=shown.advance)
+    return show(export_tables_report(results, [export.options for export in exports]))
 
 
 def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -> int:

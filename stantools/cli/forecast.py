@@ -30,6 +30,9 @@ def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: Rea
     messages that are readable and delivered, the files that it cuts, removes and rewrites, and the directories that it
     deletes. The default is the version that seems to have written the directory, and the newest.
 
+    Several directories of a cluster's nodes, or a folder that holds them, are started together: node by node, with the
+    streams that a node deletes as orphans 30 seconds after the start. An empty directory is a node without data.
+
     Limits default to the server's (1,000,000 messages and 1,024,000,000 bytes per channel).
 
     For the directories of a cluster's nodes (with Raft directory and file store) it tells which nodes start, which of
@@ -44,13 +47,20 @@ def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: Rea
     from stantools.inspection.source_queries import diagnose_source
     from stantools.sources.source import Capability
 
-    sources = open_sources(stores, read_options, Capability.FORECAST)
-    if sources[0].streams:
-        from stantools.inspection.stream_forecast.start_report import forecast_starts
+    empty = [each for each in stores if len(stores) > 1 and each.is_dir() and not any(each.iterdir())]
+    sources = open_sources([each for each in stores if each not in empty], read_options, Capability.FORECAST)
+    if sources[0].holds_streams:
+        from stantools.inspection.stream_forecast.nodes_report import forecast_nodes, node_names
+        from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
+        from stantools.sources.jetstream import joined
 
+        source = joined(sources, alone=not empty)
         with ByteProgress("forecast") as shown:
-            starts = forecast_starts(sources[0], server.server_version, shown.advance)
-        return show(starts.report())
+            survey = SurveyCache(shown.advance)
+            if empty or len(node_names(source)) > 1:
+                names = [each.name for each in empty]
+                return show(forecast_nodes(source, server.server_version, survey, names).report())
+            return show(forecast_starts(source, server.server_version, survey).report())
     if nodes := nodes_of(sources):
         from stantools.inspection.elections import forecast_cluster
         from stantools.inspection.node import node_overview

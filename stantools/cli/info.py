@@ -1,40 +1,41 @@
-"""`stantools info`: the content of a store."""
+"""`stantools info`: the content of sources, without their messages."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.click_options import (
     channel_option,
     limit_options,
     node_option,
-    reading_options,
-    store_argument,
     verb,
 )
 from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster, NamedSources
+    from stantools.pipeline.tables.table_options import TableOptions
+    from stantools.sources.source import Source
     from stantools.store.limits import StoreLimits
-    from stantools.store.read_options import ReadOptions
 
 
 @verb("info", "table", "json", "ndjson", "csv")
-@store_argument
+@pipeline.stores_argument
 @node_option
 @channel_option
 @limit_options(unlimited=True)
-@reading_options()
-@click.option("--slices", is_flag=True, help="List every slice (for tables; json always does).")
+@pipeline.reading_options(remote=False)
+@pipeline.cluster_options
+@click.option("--slices", is_flag=True, help="List every slice (for tables of one store; json always does).")
 def command(
-    store: Path,
+    stores: tuple[str, ...],
     channels: tuple[str, ...],
     limits: StoreLimits | None,
-    read_options: ReadOptions,
+    table_options: TableOptions,
+    cluster: Cluster,
     slices: bool,
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
@@ -49,15 +50,22 @@ def command(
     Of a JetStream store directory, or a backup of a stream, the streams are shown with their consumers, as a
     nats-server recovers them; --channel names streams. Blocks are only read where no index describes them.
 
+    Several stores are a table with a line for each; in json each has its own content, and a store that cannot be read
+    is under `failed`.
+
     Exit code 1: something differs from the files of a healthy server; it is named on stderr.
     """
-    from stantools.cli.opening import open_source
+    from stantools.sources.source import Capability
+
+    sources = pipeline.named_sources(stores, table_options, cluster, Capability.OVERVIEW, channels=channels)
+    return _of_one(sources.alone, channels, limits, slices=slices) if sources.alone else _of_several(sources, limits)
+
+
+def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | None, *, slices: bool) -> int:
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.overview_report import overview_report, streams_report
     from stantools.inspection.source_queries import source_overview
-    from stantools.sources.source import Capability
 
-    source = open_source(store, read_options, Capability.OVERVIEW, channels=channels)
     with ByteProgress("info") as shown:
         if source.streams:
             from stantools.inspection.stream_overview import stream_overviews
@@ -65,6 +73,8 @@ def command(
             return show(
                 streams_report(source, list(stream_overviews(source, patterns=channels, progress=shown.advance)))
             )
+        if not source.matches(channels):
+            source.store().chosen(channels)
         view, node = source_overview(source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance)
     code = show(overview_report(view, node, limited=limits is not None, slices=slices))
     if code:
@@ -73,3 +83,18 @@ def command(
             f"for {'problems and remedies' if node else 'the intact messages'}: stantools verify STORE{forecast}"
         )
     return code
+
+
+def _of_several(sources: NamedSources, limits: StoreLimits | None) -> int:
+    from stantools.cli.progress import ByteProgress
+    from stantools.pipeline.jobs.info import run_info
+    from stantools.pipeline.jobs.store_reports import info_stores_report
+
+    options, count = sources.options, len(sources.found)
+    with ByteProgress("info", count) as shown, sources.cluster.work("info", 0, shown) as work:
+        result = run_info(work, sources.found, sources.failed, options, limits, progress=shown.advance)
+    if options.channels and not any(each.logs for each in result.stores) and not result.failed:
+        raise options.no_channel()
+    if show(info_stores_report(result)):
+        console.note("for the intact messages: stantools verify, with the same stores")
+    return pipeline.ended(result)

@@ -21,9 +21,11 @@ from typing import Any, NoReturn
 import click
 
 from stantools.cli import console, own_command
-from stantools.cli.verbs import CONTEXT, QUESTIONS, LazyGroup, summaries
+from stantools.cli.verbs import ALIASES, CONTEXT, QUESTIONS, LazyGroup, summaries
 from stantools.errors import ExitCode, NotPermittedError, StantoolsError
 
+#: variable that keeps the threads of linear algebra from starting
+_THREADS = "OPENBLAS_NUM_THREADS"
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
 safety; 5 done, with the announced loss; 130 interrupted.
@@ -52,7 +54,9 @@ class Program(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the verb; a store in its place means `doctor`."""
         name = args[0]
-        if name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
+        if name in ALIASES:
+            args = [ALIASES[name], *args[1:]]
+        elif name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
             args = ["doctor", *args]  # a store without a verb
         return super().resolve_command(ctx, args)
 
@@ -160,7 +164,9 @@ def cli() -> None:
 def main() -> None:
     """The entry point of the installed command."""
     # Linear algebra is not used; numpy's threads for it only cost time.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if _THREADS not in os.environ:
+        os.environ[_THREADS] = "1"
+        console.added_variables.append(_THREADS)
     atexit.register(_exit_quickly)  # the first registered is the last called
     be_interruptible()
     cli.main()

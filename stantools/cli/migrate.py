@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,8 @@ import click
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import (
     ChangeMode,
-    GroupedCommand,
     PathType,
-    StoreArgument,
+    SourceType,
     consent_options,
     each_of,
     given,
@@ -24,24 +23,26 @@ from stantools.cli.click_options import (
     limit_options,
     node_option,
     options_of,
-    reading_options,
+    stores_argument,
     workers_option,
 )
 from stantools.cli.click_options import command as command_of
-from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.connection_options import connection_options, from_options, or_selected
+from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
+from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
-from stantools.options import OUT, Option, option
+from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.pipeline import Cluster
-    from stantools.migration.plan.migration_plan import MigrationPlan
+    from stantools.cli.pipeline import Cluster, NamedSources
+    from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.migration.targets.target import Destination
@@ -89,7 +90,7 @@ def command() -> None:
 
 def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     def add(function: Callable[..., int]) -> click.Command:
-        stage = command_of(name, None, "table", "json", kind=GroupedCommand)(function)
+        stage = command_of(name, None, "table", "json")(function)
         stage.hidden = name == _PLAIN
         command.add_command(stage)
         return stage
@@ -98,7 +99,7 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
 
 
 _places = options_of(TargetPaths, "places", title="Target, if not a running server")
-_reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
+_reading = in_group("Reading the store", pipeline.reading_options(unchecked=False, remote=False), workers_option)
 _planning = partial(
     options_of,
     PlanOptions,
@@ -106,64 +107,137 @@ _planning = partial(
     in_group("Limits of the streams", limit_options()),
     title="Selection and streams",
 )
+_remote = options_of(ProtocolSource, "remote_server", title="A server whose files are out of reach")
 _follow_options = options_of(FollowOptions, "follow_options", title="Beside a running server")
 _apply_options = options_of(ApplySettings, "settings", title="Execution")
 _plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="The file of the plan.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
-_sources = each_of(
-    click.argument(
-        "stores",
-        cls=StoreArgument,
-        nargs=-1,
-        required=True,
-        type=PathType(),
-        metavar="STORE | NODE...",
-    ),
-    node_option,
-)
+_sources = each_of(stores_argument("STORE... | NODE...", SourceType()), node_option)
 
 
 @dataclass(frozen=True)
 class PlannedMigration:
     """A source, its target, and the file of the plan."""
 
-    stores: tuple[Path, ...]
+    stores: tuple[str, ...]
     places: TargetPaths
     connect_options: ConnectOptions
     plan_options: PlanOptions
-    read_options: ReadOptions
+    table_options: TableOptions
+    remote_server: ProtocolSource
     plan_file: Path | None
+
+    @cached_property
+    def read_options(self) -> ReadOptions:
+        return pipeline.read_options(self.table_options)
 
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
         return opened(self.places, or_selected(self.connect_options), start=start, note=console.note)
 
-    def sources(self) -> list[Source]:
-        """Opens the store, or the named nodes of a cluster."""
-        from stantools.cli.opening import open_sources
+    def named(self, cluster: Cluster) -> NamedSources:
+        """Opens the source: a store, the nodes of a cluster, or several stores."""
         from stantools.sources.source import Capability
 
-        use = Capability.MIGRATION if len(self.stores) == 1 else Capability.MERGE
-        return open_sources(self.stores, self.read_options, use)
+        self.remote_server.check(self.plan_options.channels)
+        # of several, those that cannot be migrated are named with the result
+        uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
+        return pipeline.named_sources(
+            self.stores, self.table_options, cluster, *uses, channels=self.plan_options.channels
+        )
+
+    def whole(self, cluster: Cluster) -> list[Source]:
+        """Opens the store, or the named nodes of a cluster, as the source of one plan."""
+        if (sources := _together(self.named(cluster))) is None:
+            raise UsageError("a plan is of one store, or of the nodes of one cluster", "plan one store at a time")
+        return sources
+
+    def check_several(self) -> None:
+        """Raises `UsageError` for an option that is for one store only."""
+        places = self.places
+        for flag, value in (
+            ("--plan", self.plan_file),
+            ("--jetstream-store", places.jetstream_store),
+            ("--for-broker", self.plan_options.for_broker),
+        ):
+            if value:
+                raise UsageError(f"{flag} is for one store", "migrate one store at a time, or leave it out")
 
     def options(self, target: Destination) -> PlanOptions:
         plan_options = self.plan_options
-        decrypted = self.read_options.encryption_key is not None
+        decrypted = self.table_options.key.given
         return plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=decrypted)
 
     def plan(
-        self, target: Destination, *, running: bool, sources: list[Source] | None = None
+        self, sources: Sequence[Source], target: Destination, *, running: bool
     ) -> tuple[StoreSource, MigrationPlan]:
         """Reads the store or the nodes and plans; unless `running`, they must have stopped."""
         from stantools.cli.opening import read_source
         from stantools.migration.plan.planner import make_plan
 
         # Every error that can be found at once precedes the long reading.
-        sources = sources or self.sources()
         options, source_options = self.options(target), self.plan_options.source_options()
         source = read_source(sources, self.read_options, source_options, running=running)
-        return source, make_plan(source, options, options.target.version)
+        plan = make_plan(source, options, options.target.version)
+        return source, replace(plan, left_out=(*plan.left_out, *self.lacking))
+
+    def copy(self, consent: ChangeMode) -> None:
+        """Copies the channels of a server whose files are out of reach (--from); STORE is then the copy."""
+        from stantools.cli.streamprogress import StreamsProgress
+        from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
+        from stantools.notation import counted
+
+        remote = self.remote_server
+        remote.check(self.plan_options.channels)
+        if not remote.source:
+            return
+        if consent.dry_run:
+            if not remote.place.exists():
+                raise UsageError(
+                    f"there is no copy {remote.place} yet, and a plan copies nothing",
+                    "run stantools migrate without --dry-run: it asks first",
+                )
+            return
+        with self.target(start=False) as target:
+            self.options(target)  # errors of the target precede the long copying
+        channels = channels_of(remote, self.plan_options.channels)
+        question = f"copy {counted(len(channels), 'channel')} of {remote.cluster_id} into {remote.place}?"
+        if not console.confirm(question, yes=consent.yes):
+            raise click.exceptions.Exit(ExitCode.CLEAN)
+        with StreamsProgress("copy", 0, place=remote.source) as watch:
+            copied = copy_channels(remote, channels, from_options(remote.source, remote.source_context), watch)
+        messages = sum(each.messages for each in copied)
+        console.note(f"{counted(messages, 'message')} copied; the copy is {remote.place}")
+        self.lacking.extend(left_out(remote, channels))
+
+    @cached_property
+    def lacking(self) -> list[OmittedPart]:
+        """The parts of the server that the copy does not have."""
+        return []
+
+
+def _together(named: NamedSources) -> list[Source] | None:
+    """Returns the sources of one plan: one store, or the nodes of one cluster; None for several stores."""
+    if named.alone:
+        return [named.alone]
+    if pipeline.as_job() or named.failed or named.cluster.on_spark():
+        return None
+    sources = [each.source for each in named.found if each.source and _is_node(each.source)]
+    one_kind = len({each.holds_streams for each in sources}) == 1
+    return sources if one_kind and len(sources) == len(named.found) else None
+
+
+def _is_node(source: Source) -> bool:
+    """Returns whether a source is a node of a cluster, or the file store of one."""
+    from stantools.store.serverinfo import readable_server_info
+
+    if source.nodes or source.raft_groups:
+        return True
+    if source.holds_streams or source.sql:
+        return False
+    server = readable_server_info(source.store())
+    return bool(server and server.node_id)
 
 
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
@@ -175,16 +249,32 @@ def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
         connection_options,
         _planning(),
         _reading,
+        _remote,
         given(plan_file=plan_file),
     )
+
+
+@dataclass(frozen=True)
+class SeveralStores:
+    plans: Path | None = option("The local directory of each store's plan and journal.", kind=Path, metavar="DIR")
+    compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
 
 
 @_stage(_PLAIN)
 @_planned()
 @_follow_options
+@options_of(SeveralStores, "several", title="Several stores")
+@in_group("Several stores", pipeline.cluster_options)
 @_apply_options
 @consent_options
-def run(planned: PlannedMigration, follow_options: FollowOptions, settings: ApplySettings, consent: ChangeMode) -> int:
+def run(
+    planned: PlannedMigration,
+    follow_options: FollowOptions,
+    several: SeveralStores,
+    cluster: Cluster,
+    settings: ApplySettings,
+    consent: ChangeMode,
+) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -204,20 +294,49 @@ def run(planned: PlannedMigration, follow_options: FollowOptions, settings: Appl
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
     and queue groups as well, so that this broker continues where the server of STORE stopped.
 
-    Exit code 0: done and proven. 1: differences. 3: the server or the store cannot be used. 4: refused; nothing was
-    changed. 5: done, with the loss accepted by --accept-loss.
-    """
-    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
+    --from reads the named channels of a running server through its protocol, where its files are out of reach. It
+    copies them into a store first, from which all else is done; consumers cannot be made, because the protocol does not
+    show the positions of durables. The same command continues with the messages that are new.
 
+    Several stores are migrated one by one, each with a plan and a journal of its own; an unreadable one is named, and
+    the others are migrated. Stores with equal channel names need distinguishing prefixes, in which {store} stands for
+    the name of a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'. On Spark there is a task for
+    each stream; restores run one at a time by default, because servers have crashed with several (--parallel changes
+    that), while backups (--out) and publishing (--via publish) use the whole cluster.
+
+    Exit code 0: done and proven. 1: differences, or an unreadable store among several. 3: the server or the store
+    cannot be used. 4: refused; nothing was changed. 5: done, with the loss accepted by --accept-loss.
+    """
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, set_aside
+    from stantools.store.durable import writing
+
+    if planned.remote_server.source and follow_options.wanted:
+        remedy = "run the same command again, which copies the new messages; the last time after stopping the producers"
+        raise UsageError("--follow reads the files of a server, which --from does without", remedy)
+    planned.copy(consent)
+    named = planned.named(cluster)
+    sources = None if several.compare else _together(named)
+    if sources is None:
+        if follow_options.wanted:
+            raise UsageError("--follow reads the files of one running server", "name one store")
+        return _migrate_several(planned, named.several(), several, settings, consent)
     with planned.target(start=not consent.dry_run) as target:
-        sources = planned.sources()
         if sources[0].holds_streams:
             return _restore_streams(planned, sources, target, settings, consent)
         if follow_options.wanted:
-            return _follow(planned, target, follow_options, settings, consent)
-        source, plan = planned.plan(target, running=planned.places.force or consent.dry_run, sources=sources)
+            return _follow(planned, sources, target, follow_options, settings, consent)
+        source, plan = planned.plan(sources, target, running=planned.places.force or consent.dry_run)
         file = planned.plan_file or default_plan_file(Path(plan.source.path))
+        if several.plans and not planned.plan_file:
+            if not consent.dry_run:
+                with writing(several.plans):
+                    several.plans.mkdir(parents=True, exist_ok=True)
+            file = several.plans / file.name
+        if planned.remote_server.source:
+            settings = replace(settings, append_missing=not settings.replace)
         if not consent.dry_run:
+            if planned.remote_server.source:
+                set_aside(file, plan)
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, settings.options(plan.way), file)
         return _apply_plan(migration, settings, consent, new=True)
@@ -233,19 +352,28 @@ def plan_stage(planned: PlannedMigration) -> int:
     """
     from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.plan.planfile import render_plan, write_plan
+    from stantools.migration.targets.stream_load import ExistingPolicy
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
+    planned.copy(ChangeMode(dry_run=True))
+    sources = planned.whole(pipeline.Cluster(engine="local"))
     with planned.target(start=False) as target:
-        source, plan = planned.plan(target, running=True)
-        report = migration_plan_report(plan, Migration(plan, source, target).problems())
-    if str(planned.plan_file) == "-":
+        source, plan = planned.plan(sources, target, running=True)
+        file = planned.plan_file or default_plan_file(Path(plan.source.path))
+        written = str(file) != "-"
+        if written:
+            check_plan_file(file, plan)
+        options = replace(ApplySettings().options(plan.way), existing=ExistingPolicy.UNDECIDED)
+        migration = Migration(plan, source, target, options, file if written else None)
+        report = migration_plan_report(plan, migration.problems(), migration.contents())
+    if not written:
         click.echo(render_plan(plan), nl=False)
     else:
-        file = planned.plan_file or default_plan_file(Path(plan.source.path))
-        check_plan_file(file, plan)
         write_plan(file, plan)
-        console.note(f"the plan is in {file}; next: stantools migrate apply {shell_word(str(file))}")
         preview(report)
+        word = shell_word(str(file))
+        console.note(f"the plan is in {file}; next: stantools migrate apply {word}")
+        console.note(f"for the teams of the applications: stantools migrate handout {word}")
     return ExitCode.FINDINGS if report.code else ExitCode.CLEAN
 
 
@@ -273,6 +401,36 @@ def apply_stage(
         source = _reopen(plan, store_options, running=store_options.force)
         migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
         return _apply_plan(migration, settings, consent)
+
+
+@dataclass(frozen=True)
+class HandoutFiles:
+    html: Path | None = option("The page; by default beside the plan.", kind=Path, metavar="FILE")
+    csv: Path | None = option("The table; by default beside the plan.", kind=Path, metavar="FILE")
+    overwrite: bool = OVERWRITE.field()
+
+
+@_stage("handout")
+@_plan_argument
+@options_of(HandoutFiles, "files")
+def handout_stage(plan_file: Path, files: HandoutFiles) -> int:
+    """Write a page and a csv file for the teams: the stream, consumer and subject of each client, durable and channel.
+
+    The page has programs that read each consumer, in Go, Java, .NET, Node and Python.
+    """
+    from stantools.cli.report import check_page, write_page
+    from stantools.migration.handout import as_csv, handout
+    from stantools.migration.plan.planfile import read_plan
+
+    html, csv = files.html or plan_file.with_suffix(".html"), files.csv or plan_file.with_suffix(".csv")
+    for file in (html, csv):
+        check_page(file, overwrite=files.overwrite)
+    plan = read_plan(plan_file)
+    from stantools.pages.handoutpage import handout_page
+
+    write_page(html, handout_page(plan))
+    write_page(csv, as_csv(handout(plan)))
+    return ExitCode.CLEAN
 
 
 @_stage("verify")
@@ -307,8 +465,8 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
 def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
     """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
     from stantools.cli.opening import node_source, open_source, read_source
+    from stantools.sources.nodes import node_of
     from stantools.sources.source import Capability
-    from stantools.store.nodes import node_of
 
     read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
     if not plan.source.nodes:
@@ -337,8 +495,7 @@ def _restore_streams(
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import Journal, remembered_streams
     from stantools.migration.migration_report import migration_report
-    from stantools.migration.salvaged_streams import migration_of
-    from stantools.migration.targets.server_destination import ServerDestination
+    from stantools.migration.salvaged_streams import check_restore, migration_of
     from stantools.migration.workflow import default_plan_file, refuse_problems
     from stantools.recovery.recovery_options import StreamSalvageOptions
     from stantools.recovery.streams.stream_plan import plan_stream_salvage
@@ -346,12 +503,7 @@ def _restore_streams(
     from stantools.sources.jetstream import joined
 
     options = planned.plan_options
-    if not isinstance(target, ServerDestination):
-        raise UsageError(
-            "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
-        )
-    if options.via != "restore" or options.maps or options.for_broker or options.override:
-        raise UsageError("streams are restored as they are", "leave --via, --map, --override and --for-broker out")
+    check_restore(target, options)
     with ByteProgress("plan") as shown:
         salvage = plan_stream_salvage(
             joined(sources),
@@ -388,6 +540,7 @@ def _restore_streams(
 
 def _follow(
     planned: PlannedMigration,
+    sources: Sequence[Source],
     target: Destination,
     follow_options: FollowOptions,
     settings: ApplySettings,
@@ -397,7 +550,14 @@ def _follow(
     from stantools.cli.opening import nodes_of
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed_store import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
+    from stantools.migration.followed_store import (
+        FollowedStore,
+        check_followable,
+        has_ended,
+        open_journal,
+        store_of_nodes,
+        was_seen,
+    )
     from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared_stream import prepare
@@ -406,7 +566,6 @@ def _follow(
     from stantools.migration.workflow import Migration, default_plan_file
     from stantools.store.read_options import open_store
 
-    sources = planned.sources()
     nodes = nodes_of(sources)
     follow_options.check(planned.plan_options, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
@@ -416,14 +575,14 @@ def _follow(
     store = open_store(store_of_nodes(nodes), planned.read_options) if nodes else sources[0].store()
     source_options = planned.plan_options.source_options()
     followed = FollowedStore(store, source_options, planned.options(target), nodes, planned.read_options)
-    file = planned.plan_file or default_plan_file(store.path)
+    file = planned.plan_file or default_plan_file(store.path, follows=True)
     with ByteProgress("read", store.data_size(store.chosen(source_options.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     apply_options = replace(settings.options(plan.way), existing=ExistingPolicy.APPEND)
-    if (
-        settled := _confirm(Migration(plan, source, target, apply_options, file), "follow", settings, consent)
-    ) is not None:
+    check_followable(file, plan)
+    migration = Migration(plan, source, target, apply_options, file, follows=True)
+    if (settled := _confirm(migration, "follow", settings, consent)) is not None:
         return settled
     ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -451,7 +610,7 @@ def _confirm(
     from stantools.notation import counted
 
     plan, problems = migration.plan, migration.problems()
-    report = migration_plan_report(plan, problems)
+    report = migration_plan_report(plan, problems, migration.contents())
     preview(report)
     if consent.dry_run:
         return report.code
@@ -493,75 +652,36 @@ def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMo
     return code
 
 
-@dataclass(frozen=True)
-class Stores:
-    out: Path | None = OUT.field(
-        help="Without a server: the directory for a backup of each stream, writable by all workers.", metavar="DIR"
-    )
-    plans: Path = option(
-        "The local directory of each store's plan and journal.",
-        default=Path(),
-        kind=Path,
-        metavar="DIR",
-    )
-    compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
-
-
-@pipeline.job("migrate", "table", "json")
-@pipeline.stores_argument
-@options_of(Stores, "job_options")
-@connection_options
-@_planning(without=("for_broker",))
-@pipeline.reading_options(unchecked=False, remote=False)
-@_apply_options
-@pipeline.cluster_options
-@consent_options
-def job(
-    stores: tuple[str, ...],
-    job_options: Stores,
-    connect_options: ConnectOptions,
-    plan_options: PlanOptions,
-    table_options: TableOptions,
+def _migrate_several(
+    planned_migration: PlannedMigration,
+    named: NamedSources,
+    several: SeveralStores,
     settings: ApplySettings,
-    cluster: Cluster,
     consent: ChangeMode,
 ) -> int:
-    """Move the channels of STORES into JetStream streams, and their durables into consumers: one task per stream.
-
-    Each store is migrated as by `stantools migrate`, with the same json. A task plans a store; after your consent every
-    stream is restored, compared message by message, and recorded in a local journal. After an interruption the same
-    command continues. STORES are not changed; an unreadable one is named, and the others are migrated.
-
-    Stores with equal channel names need distinguishing prefixes, in which {store} stands for the name of a store's
-    directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
-
-    Restores run one at a time by default, whatever the number of cores, because servers have crashed with several;
-    --parallel changes that. Backups (--out) and publishing (--via publish) use the whole cluster.
-
-    Exit code 0: done and proven. 1: differences, or an unreadable store. 3: the server cannot be used. 4: refused;
-    nothing was changed. 5: done, with the loss accepted by --accept-loss.
-    """
     from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.salvaged_streams import check_restore
     from stantools.migration.workflow import foreseen
     from stantools.notation import counted
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
     from stantools.pipeline.jobs.store_reports import migrate_plans_report, migrate_stores_report
 
-    target = target_of_tasks(job_options.out, connect_options if job_options.out else or_selected(connect_options))
-    options = plan_options.settled(target.reference(), plan_options.all_overrides(), decrypted=table_options.key.given)
+    plan_options, cluster, out = planned_migration.plan_options, named.cluster, planned_migration.places.out
+    planned_migration.check_several()
+    connecting = planned_migration.connect_options
+    target = target_of_tasks(out, connecting if out else or_selected(connecting))
+    options = planned_migration.options(target)
     apply_options = settings.options(options.way)
-    sources = Sources(
-        table_options.of(stores, channels=plan_options.channels),
-        plan_options.generation,
-        plan_options.archived,
-        plan_options.keep_encrypted,
-    )
-    found, failed = sources.find()
+    sources = Sources(named.options, plan_options.generation, plan_options.archived, plan_options.keep_encrypted)
+    found, failed = sources.unplanned(named.found)
+    failed += named.failed
+    if any(each.found.streams for each in found):
+        check_restore(target, plan_options)
     size = sum(store.size for store in found)
     with cluster.work("migrate", size) as work:
-        if job_options.out is None and not job_options.compare:
+        if out is None and not several.compare:
             check_speculation(work, apply_options.way)
         with ByteProgress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
@@ -571,8 +691,8 @@ def job(
             show(migrate_stores_report(result))
             pipeline.ended(result)
             return ExitCode.UNREACHABLE
-        migration = StoresMigration(planned, sources, target, apply_options, job_options.plans)
-        if job_options.compare:
+        migration = StoresMigration(planned, sources, target, apply_options, several.plans or Path())
+        if several.compare:
             with StreamsProgress("verify", migration.messages) as watch:
                 result = migration.verify(work, watch)
         else:
@@ -588,7 +708,7 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            limited = work.limited(_parallelism(job_options.out, apply_options, settings, cluster))
+            limited = work.limited(_parallelism(out, apply_options, settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)
     result.failed = failed

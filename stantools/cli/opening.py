@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,13 @@ from stantools.cli import console
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
-from stantools.sources.door import open_source as open_path
-from stantools.sources.door import recognise
+from stantools.sources.door import open_recognised, recognise
+from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
-from stantools.store.nodes import NodeFiles, node_of
+from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
 
 if TYPE_CHECKING:
@@ -54,25 +54,32 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_source(path: Path, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = ()) -> Source:
+def open_source(
+    path: Path,
+    read_options: ReadOptions,
+    *uses: Capability,
+    channels: Sequence[str] = (),
+    found: RecognisedPath | None = None,
+) -> Source:
     """Opens a source for the uses of a verb; notes what the user should know of it.
 
-    `channels` are patterns of the channels to read; empty for all.
+    `channels` are patterns of the channels to read; empty for all. `found` is the path, if it is recognised already.
     """
     from stantools.cli.progress import ByteProgress
 
     ctx = click.get_current_context()
-    described: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
-    if node := described.get(path):
+    nodes: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
+    if node := nodes.get(path):
         source = node_source(node, read_options)
     else:
         with ByteProgress("unpack") as shown:
-            source = open_path(path, SourceRequest(read_options, channels, progress=shown.advance))
+            request = SourceRequest(read_options, channels, progress=shown.advance)
+            source = open_recognised(found or recognise(path), request)
     ctx.find_root().call_on_close(source.release)
     source.require(*uses)
     source.choose_rows(*uses)
     if source.path != path:
-        console.set_store(ctx, source.sql.path if source.sql else str(source.path))
+        console.set_store(ctx, source.shown)
     _tell_source(ctx, source, source.path)
     for node in source.nodes:
         _tell_node(node)
@@ -104,19 +111,75 @@ def _tell_source(ctx: click.Context, source: Source, path: Path) -> None:
         ctx.meta[console.FLAWED] = True
 
 
-def is_archive(path: str) -> bool:
-    return "://" not in path and recognise(Path(path)).kind is files.ARCHIVE
+def is_archive(found: RecognisedPath) -> bool:
+    return found.kind in (files.ARCHIVE, files.ARCHIVE_PART)
 
 
-def unpacked(paths: Sequence[str], channels: Sequence[str]) -> tuple[str, ...]:
-    """Returns paths with private copies of the stores in place of archives."""
+def check_tasks(found: RecognisedPath) -> None:
+    """Raises `UsageError` for a source that tasks of Spark cannot read."""
+    if is_archive(found):
+        raise UsageError(
+            f"{found.path}: an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
+            "leave out the options for Spark, or unpack the archive where all workers can read it",
+        )
+    if found.kind.capabilities and Capability.TASKS not in found.kind.capabilities:
+        raise UsageError(found.refusal(Capability.TASKS).message, "leave out the options for Spark")
 
-    def store_of(path: str) -> str:
-        if not is_archive(path):
-            return path
-        return str(open_source(Path(path), ReadOptions(), Capability.SURVEY, channels=channels).place)
 
-    return tuple(map(store_of, paths))
+def described(path: str) -> bool:
+    """Returns whether a path is the name of a node that --node describes."""
+    return Path(path) in click.get_current_context().meta.get(_NODES, {})
+
+
+def recognise_named(path: str, uses: Collection[Capability]) -> dict[str, RecognisedPath | None]:
+    """Recognises one of several paths; a folder of nodes is its nodes, if a verb reads each by itself.
+
+    None for a node that --node describes, and for a path that cannot be read: opening it raises the error.
+    """
+    if described(path):
+        return {path: None}
+    try:
+        found = recognise(Path(path))
+    except StoreUnreadableError:
+        return {path: None}
+    apart = directories.NODE.capabilities.issuperset(uses)
+    if found.kind is directories.NODES and apart and not found.kind.capabilities.issuperset(uses):
+        return {str(each): recognise(each) for each in found.stores}
+    return {path: found}
+
+
+def open_named(
+    path: str,
+    found: RecognisedPath | None,
+    read_options: ReadOptions,
+    *uses: Capability,
+    channels: Sequence[str] = (),
+    alone: bool = False,
+) -> Source | None:
+    """Opens one of several sources; None for a pattern, a URL, or anything that a search has to look into.
+
+    `alone`: it is the only one, and an error names what it looks like.
+    """
+    from stantools.pipeline.tables.listing import is_pattern
+
+    if found:
+        if found.kind.open is None:
+            searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
+            if searched or not alone:
+                return None
+        elif not alone and (_lost_its_files(found) or not _serves(found, uses)):
+            return None  # the search finds its stores
+    return open_source(Path(path), read_options, *uses, channels=channels, found=found)
+
+
+def _lost_its_files(found: RecognisedPath) -> bool:
+    """Returns whether a directory is a store only by its channels; other stores may be beside these."""
+    own = (found.datastore.server, found.datastore.clients) if found.datastore else ()
+    return found.kind is directories.STORE and not any(own)
+
+
+def _serves(found: RecognisedPath, uses: Collection[Capability]) -> bool:
+    return found.kind is not directories.NODE or found.kind.capabilities.issuperset(uses)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:
@@ -132,7 +195,8 @@ def open_store(path: Path, read_options: ReadOptions, *uses: Capability, channel
 def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capability) -> list[Source]:
     """Opens a store, or the nodes of one cluster."""
     sources = [open_source(path, read_options, use) for path in paths]
-    if len(sources) > 1 and use is not Capability.MERGE and not all(each.nodes for each in sources):
+    kinds = [all(each.nodes for each in sources), all(each.holds_streams for each in sources)]
+    if len(sources) > 1 and use is not Capability.MERGE and not any(kinds):
         raise UsageError("only nodes of a cluster are read together", "name one store, or directories of nodes")
     return sources
 

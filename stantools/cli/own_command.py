@@ -18,16 +18,6 @@ ACCEPT_UNREADABLE: Final = "--accept-unreadable"
 _VARIABLES: Final = ("--encryption-key-env",)
 _STORE_VARIABLE: Final = "STANTOOLS_STORE"
 
-#: Summary of each verb for many stores; its module is that of the verb.
-JOBS: Final = {
-    "verify": "Read and check every byte of many stores; say what is intact, damaged and missing.",
-    "diff": "Compare every message of stores with the stores of the same names elsewhere.",
-    "stats": "Messages, bytes, rates, gaps and sizes by channel and hour, as tables and as a page with plots.",
-    "export": "Write messages and other tables as Parquet, ndjson or csv.",
-    "salvage": "Write new stores with every record that is intact.",
-    "migrate": "Move channels into JetStream streams, one task a channel, with proof.",
-}
-
 _words: list[str] = []
 
 
@@ -36,9 +26,7 @@ def keep(words: Sequence[str]) -> None:
 
 
 def repeated(text: str) -> str:
-    """Fills the user's command into a remedy, and its verb into the command for many stores."""
-    verb = next((each for each in _words if each in JOBS), "verify")
-    text = text.replace("stantools pipeline VERB", f"stantools pipeline {verb}")
+    """Fills the user's command into a remedy."""
     if _PLACEHOLDER not in text:
         return text
     command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])

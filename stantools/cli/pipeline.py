@@ -1,8 +1,7 @@
-"""`stantools pipeline`: the heavy verbs over many stores, on Spark or locally; common parts of its jobs.
+"""Verbs over several sources, here or on Spark; `stantools pipeline VERB` is another name of each.
 
-A job is the function `job` in the module of the verb of the same name, beside the verb's `command`, and is imported
-only when it runs. Both have the same options and output; a job runs the library on Spark or in threads of this
-process (`stantools.work`).
+One source that the door opens has the verb's own output; several, and those of `stantools pipeline`, have a table and
+a document of stores. The work is done in threads of this process or in tasks of Spark (`stantools.work`).
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ import click
 
 from stantools.cli import click_options, console
 from stantools.cli.click_options import NO_CRC, folded, options_of
-from stantools.cli.click_options import command as command_of
-from stantools.cli.own_command import JOBS
-from stantools.cli.verbs import CONTEXT, LazyGroup, summaries
+from stantools.cli.verbs import CONTEXT, JOBS, LazyGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
-from stantools.options import ACCEPT_UNREADABLE, CRC_POLY, KEY, Option, option
+from stantools.options import ACCEPT_UNREADABLE, CRC_POLY, KEY, SQL_DRIVER, SQL_PASSWORD, Option, option
 from stantools.secret import Secret
 from stantools.work import ThreadWork, Work
 
@@ -35,8 +32,11 @@ if TYPE_CHECKING:
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.spark.tasks import Tasks
+    from stantools.pipeline.tables.discovery import FoundStore
     from stantools.pipeline.tables.model import FailedRead
     from stantools.pipeline.tables.table_options import TableOptions
+    from stantools.sources.source import Capability, Source
+    from stantools.store.read_options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -48,10 +48,10 @@ _IDLE_SECONDS = 20.0
 
 
 class Jobs(LazyGroup):
-    NOUN = ATTRIBUTE = "job"
+    NOUN = "job"
 
     def summaries(self) -> dict[str, str]:
-        return JOBS
+        return {each: summary for each, summary in summaries().items() if each in JOBS}
 
     def otherwise(self) -> str:
         return f"; the jobs are {', '.join(JOBS)}"
@@ -59,7 +59,7 @@ class Jobs(LazyGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the jobs from the table, without importing them."""
         with formatter.section("Jobs"):
-            formatter.write_dl(list(JOBS.items()))
+            formatter.write_dl(list(self.summaries().items()))
 
 
 def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -69,14 +69,16 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
 
 
 _HELP = """\
-Run the heavy verbs over many stores at once: on Spark (local cores or a cluster), or in threads of one process.
+Run verbs over many stores at once: on Spark (local cores or a cluster), or in threads of one process.
 
-STORES are stores, directories with stores at any depth, single slices, directories of .bak slices, glob
-patterns, or URLs that fsspec can open; every machine that works must be able to read them under the same name. What
-comes out is what the verb of the same name says of each store, and the exit codes are the same; what cannot be read
-is named, and the rest is done.
+`stantools pipeline VERB` is another name of `stantools VERB` with the same options. Its output lists stores even if
+there is one, and it starts Spark by itself if there is much to read: what is too little for Spark to pay is done here,
+with the same result; --engine decides otherwise.
 
-What is too little for Spark to pay is done here, with the same result; --engine decides otherwise.
+STORE is a store, a channel of one, a node of a cluster, an archive, a directory with stores at any depth, a single
+slice, a directory of .bak slices, a glob pattern, or a URL that fsspec can open; every machine that works must be able
+to read it under the same name. What comes out is what the verb says of each store, and the exit codes are the same;
+what cannot be read is named, and the rest is done.
 
 Spark is pyspark 4.1 or later (the extra `spark`) with Java 17 or 21, found by JAVA_HOME or PATH. On a
 cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
@@ -84,8 +86,10 @@ With spark-submit, it has to be installed there as well:
 
 \b
   stantools pipeline verify /archive/stores
-  stantools pipeline stats /archive/stores --report page.html --master spark://HOST:7077
-  spark-submit --master yarn $(stantools pipeline --submit-file) verify /archive/stores
+  stantools pipeline stats /archive/stores --report page.html \\
+    --master spark://HOST:7077
+  spark-submit --master yarn $(stantools pipeline --submit-file) \\
+    verify /archive/stores
 
 Guide: docs/pipeline-guide.md
 """
@@ -103,16 +107,19 @@ Guide: docs/pipeline-guide.md
 def command() -> None: ...
 
 
-def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
-    """Makes a function a job; see `stantools.cli.click_options.verb`."""
-    return command_of(name, JOBS[name], *formats)
+def as_job(ctx: click.Context | None = None) -> bool:
+    """Returns whether the verb runs under its other name, `stantools pipeline VERB`."""
+    ctx = ctx or click.get_current_context(silent=True)
+    while ctx and ctx.command is not command:
+        ctx = ctx.parent
+    return ctx is not None
 
 
 @dataclass(frozen=True)
 class Cluster:
     engine: str = option(
-        "The engine: threads of this process (local), or Spark. auto: Spark with --master, --remote, --conf or "
-        f"spark-submit name it, or if there are {SPARK_PAYS >> 30} GiB to read or more.",
+        "The engine: threads of this process (local), or Spark. auto: Spark if --master, --remote, --conf or "
+        f"spark-submit name it, or `stantools pipeline` has {SPARK_PAYS >> 30} GiB or more to read.",
         default="auto",
         choices=("auto", "local", "spark"),
     )
@@ -151,24 +158,30 @@ class Cluster:
 
         if self.engine != "auto":
             return self.engine == "spark"
-        return bool(self.master or self.remote or self.conf) or submitted() or active_session() is not None
+        if self.master or self.remote or self.conf:
+            return True
+        return as_job() and (submitted() or active_session() is not None)
 
     @contextlib.contextmanager
-    def work(self, name: str, size: int, progress: ByteProgress | None = None) -> Iterator[Work]:
+    def work(
+        self, name: str, size: int, progress: ByteProgress | None = None, workers: int | None = None
+    ) -> Iterator[Work]:
         """Begins a job on the chosen engine, which it notes.
 
         Args:
             name: The job.
             size: Bytes to read.
             progress: Shows the number of finished tasks.
+            workers: Number of threads of this process; by default one for each core.
         """
-        if not self.on_spark() and (self.engine == "local" or size < SPARK_PAYS):
-            if self.engine == "auto":
+        automatic = self.engine == "auto" and as_job()
+        if not self.on_spark() and (not automatic or size < SPARK_PAYS):
+            if automatic and size:
                 console.note(
                     f"running in this process: {format_size(size)} are read faster than Spark starts; it can pay from "
                     f"{format_size(SPARK_PAYS)} on (--engine spark uses it anyway)"
                 )
-            yield ThreadWork(os.cpu_count() or 1)
+            yield ThreadWork(workers or os.cpu_count() or 1)
             return
         from stantools.pipeline.spark.tasks import SparkWork
 
@@ -223,27 +236,25 @@ class _TaskProgress:
 
 #: Adds the options of `Cluster`, passed on as `cluster: Cluster`.
 cluster_options = options_of(Cluster, "cluster")
-stores_argument = click_options.stores_argument("STORES...", str)
+stores_argument = click_options.stores_argument("STORE...", click_options.SourceType())
 
 
-def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
-    """Adds the options for reading stores in tasks, passed on as `table_options: TableOptions`, without paths.
-
-    The reading task looks up the key; local verbs do so at once.
+def reading_options(*, unchecked: bool = True, remote: bool = True) -> Callable[[_F], _F]:
+    """Adds the options for reading stores here or in tasks, passed on as `table_options: TableOptions`, without paths.
 
     Args:
         unchecked: Add --no-crc.
         remote: Add --storage, for stores at URLs.
-        local: There are no tasks; this process reads.
     """
-    where = "" if local else ", where the tasks run"
     storage = Option(help="An option of fsspec for stores at URLs. May be repeated.", default=(), metavar="KEY=VALUE")
     options = {
         "crc_poly": CRC_POLY,
         **({"storage": storage} if remote else {}),
         **({"no_crc": NO_CRC} if unchecked else {}),
-        "encryption_key": KEY.like(notes=(where, where)),
+        "encryption_key": KEY.like(notes=tuple(f"{note}; on Spark, where the tasks run" for note in KEY.notes)),
         "accept_unreadable": ACCEPT_UNREADABLE,
+        "sql_driver": SQL_DRIVER,
+        "sql_password": SQL_PASSWORD,
     }
     return folded("table_options", _table_options, options)
 
@@ -252,6 +263,8 @@ def _table_options(
     crc_poly: int | None,
     encryption_key: Secret,
     accept_unreadable: bool,
+    sql_driver: str | None,
+    sql_password: Secret,
     storage: tuple[str, ...] = (),
     no_crc: bool = False,
 ) -> TableOptions:
@@ -272,21 +285,106 @@ def _table_options(
         key=encryption_key,
         accept_unreadable=accept_unreadable,
         storage=tuple(named),
+        sql_driver=sql_driver,
+        sql_password=sql_password,
     )
 
 
-def unpacked(stores: Sequence[str], channels: Sequence[str], cluster: Cluster) -> tuple[tuple[str, ...], Cluster]:
-    """Returns stores with private copies in place of archives; only this process can read these."""
-    from stantools.cli import opening
+def read_options(options: TableOptions, *, here: bool = True) -> ReadOptions:
+    """Returns the same options for a store of this machine; tasks look up the key where they run."""
+    from stantools.store.read_options import ReadOptions
 
-    if not any(map(opening.is_archive, stores)):
-        return tuple(stores), cluster
-    if cluster.on_spark():
-        raise UsageError(
-            "an archive is unpacked on this machine only, but tasks of Spark may run elsewhere",
-            "leave out the options for Spark, or unpack the archive where all workers can read it",
-        )
-    return opening.unpacked(stores, channels), replace(cluster, engine="local")
+    key, password = (options.key.key(), options.sql_password.key()) if here else (None, None)
+    return ReadOptions(
+        options.polynomial, options.check_crc, key, options.accept_unreadable, options.sql_driver, password
+    )
+
+
+def threads(workers: int) -> int | None:
+    """Returns the number of threads for several sources: as the user says, otherwise one for each core."""
+    source = click.get_current_context().get_parameter_source("workers")
+    return None if source is click.core.ParameterSource.DEFAULT else workers
+
+
+@dataclass(frozen=True)
+class NamedSources:
+    """The sources of a verb: one that the door opens by itself, or those that a search finds."""
+
+    options: TableOptions  #: with absolute paths
+    cluster: Cluster
+    alone: Source | None = None
+    found: Sequence[FoundStore] = ()
+    failed: Sequence[FailedRead] = ()
+
+    def several(self) -> NamedSources:
+        """Returns the source that is alone as one of several."""
+        from stantools.pipeline.tables.discovery import discover
+
+        if self.alone is None:
+            return self
+        found, _ = discover(self.options, lambda _: self.alone)
+        return replace(self, cluster=_reaching(self.cluster, found), alone=None, found=found)
+
+
+def named_sources(
+    stores: Sequence[str], options: TableOptions, cluster: Cluster, *uses: Capability, channels: Sequence[str] = ()
+) -> NamedSources:
+    """Opens the sources of a verb for its uses.
+
+    A source that is alone is opened for the verb's own output, except as a job or on Spark.
+    """
+    from stantools.cli.opening import check_tasks, described, open_named, recognise_named
+
+    on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
+    reading = read_options(options, here=not on_spark)
+    if len(stores) == 1 and not on_spark and not as_job():
+        (path, recognised), *more = recognise_named(stores[0], uses).items()
+        if not more and (source := open_named(path, recognised, reading, *uses, channels=channels, alone=True)):
+            return NamedSources(whole, cluster, source)
+    from stantools.pipeline.tables.discovery import discover  # a source alone needs nothing of it
+
+    paths = (each if described(each) else path for each, path in zip(stores, whole.paths, strict=True))
+    named = {path: found for each in paths for path, found in recognise_named(each, uses).items()}
+
+    def opening(path: str) -> Source | None:
+        if on_spark and (recognised := named[path]):
+            check_tasks(recognised)
+        return open_named(path, named[path], reading, *uses, channels=channels)
+
+    found, failed = discover(replace(whole, paths=tuple(named)), opening)
+    return NamedSources(whole, _reaching(cluster, found), None, found, failed)
+
+
+def _reaching(cluster: Cluster, found: Sequence[FoundStore]) -> Cluster:
+    """Returns the cluster, or this process alone if only it can read a store."""
+    sources = [each.source for each in found if each.source]
+    return replace(cluster, engine="local") if any(each.only_here for each in sources) else cluster
+
+
+def table_paths(
+    stores: Sequence[str], channels: Sequence[str], cluster: Cluster, options: TableOptions
+) -> tuple[tuple[str, ...], Cluster]:
+    """Returns the paths of a table, with private copies in place of archives, SQL stores and backups of streams.
+
+    Only this process can read these.
+    """
+    from stantools.cli.opening import check_tasks, is_archive, open_source
+    from stantools.sources import jetstream, sql
+    from stantools.sources.door import recognise
+    from stantools.sources.source import Capability
+
+    paths = list(stores)
+    for number, path in enumerate(map(Path, stores)):
+        found = recognise(path)
+        if cluster.on_spark() and found.kind is not jetstream.JETSTREAM:
+            check_tasks(found)
+        if is_archive(found) or found.kind in (sql.DUMP, sql.DATABASE, jetstream.BACKUP):
+            source = open_source(path, read_options(options), Capability.TABLE, channels=channels, found=found)
+            if source.holds_streams:
+                paths[number] = str(source.streams[0].path)
+            else:
+                paths[number] = str(source.store().path if source.sql else source.place)
+    return tuple(paths), cluster if paths == list(stores) else replace(cluster, engine="local")
 
 
 def report_failed(failed: Sequence[FailedRead]) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stantools.cli import console
-from stantools.notation import format_left, format_pace, format_size
+from stantools.notation import cut, format_left, format_pace, format_size
 
 _QUIET_SECONDS = 0.5
 _EVERY = 0.2
@@ -63,6 +63,8 @@ class StatusLine:
         else:
             self._next = now + _EVERY
             text = self._text(now)
+            if columns := console.width(err=True):
+                text = cut(text, columns - 1)  # a longer line would not be overwritten by the next
             self._width = max(self._width, len(text))
             sys.stderr.write("\r" + text.ljust(self._width))
             sys.stderr.flush()

@@ -18,6 +18,7 @@ from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from stantools.inspection.start_options import StartOptions
+    from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
 OVERWRITE = Option(help="Replace an existing page.", default=False)
@@ -42,27 +43,58 @@ def command(store: Path, page: ReportPage, server: StartOptions, read_options: R
     messages, a map of the bytes of each slice, and its subscriptions. It is one self-contained file with light and dark
     colors. It contains names of channels and clients, but no payloads. STORE is not changed.
 
+    Of a JetStream directory it has the streams with their blocks, messages and consumers; of a SQL store the intact
+    rows are drawn as slices.
+
     Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start. The page is written in both
     cases.
     """
     from stantools.cli.opening import open_source
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.diagnosis_report import verdict_report
-    from stantools.inspection.overview import overview
-    from stantools.inspection.source_queries import diagnose_source
+    from stantools.inspection.source_queries import diagnose_source, source_overview
+    from stantools.inspection.survey_jobs import survey_channels
     from stantools.sources.source import Capability
 
     check_page(page.html, overwrite=page.overwrite)
     source = open_source(store, read_options, Capability.PAGE)
+    if source.holds_streams:
+        return _of_streams(source, page)
     opened = source.store()
 
     from stantools.pages.storepage import Pictures, store_page
 
     pictures = Pictures(opened.crc)
     diagnosis = diagnose_source(source, server, ByteProgress, pictures.add)
-    text = store_page(diagnosis, overview(opened, workers=server.workers), pictures, time.time_ns())
+    described, _ = source_overview(source, workers=server.workers)
+    if source.sql:  # the rows were judged; those that are intact are drawn
+        for survey in survey_channels(opened, opened.channel_names, workers=server.workers):
+            pictures.add(survey)
+    text = store_page(diagnosis, described, pictures, time.time_ns())
     write_page(page.html, text)
     return show(verdict_report(diagnosis, str(page.html)))
+
+
+def _of_streams(source: Source, page: ReportPage) -> int:
+    """Writes the page about a JetStream directory; returns the exit code."""
+    from stantools.cli.progress import ByteProgress
+    from stantools.inspection.report import Report
+    from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
+    from stantools.inspection.stream_forecast.streams_doctor import doctor_report
+    from stantools.pages.streampage import DirectoryFacts, streams_page
+    from stantools.store.locks import find_uses
+
+    facts = DirectoryFacts(source)
+    with ByteProgress("verify", source.data_size()) as shown:
+        facts.read(shown.advance)
+    with ByteProgress("forecast") as shown:
+        starts = forecast_starts(source, None, SurveyCache(shown.advance, facts.surveys))
+    report = doctor_report(starts, facts.verdict, [] if source.archived else find_uses(source.place, quiet=0))
+    write_page(page.html, streams_page(facts, report, time.time_ns()))
+    document = report.document
+    short = Report(code=report.code, lead=report.lead[:1], facts=report.facts)
+    short.document = lambda: {**document(), "page": str(page.html)}
+    return show(short)
 
 
 def check_page(path: Path, *, overwrite: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 #: Warnings and findings that are printed.
 _WARNINGS = 20
 _FINDINGS = 50
+#: Where to find the rows and remarks that are left out.
+_ALL = ": --all shows them"
 _SAY = {"bad": console.error, "warn": console.warning, "dim": console.note}
 _COLORS = {"good": "green", "warn": "yellow", "bad": "red", "accent": "cyan"}
 _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -29,10 +30,11 @@ _SEVERITIES = {"error": "red", "warning": "yellow", "info": "cyan"}
 def show(report: Report) -> ExitCode:
     """Prints a report in the user's format; returns its exit code."""
     output = console.output()
-    for each in report.warnings[:_WARNINGS]:
+    shown = report.warnings if console.shows_all() else report.warnings[:_WARNINGS]
+    for each in shown:
         _SAY[each.role](each.text, each.remedy)
-    if len(report.warnings) > _WARNINGS:
-        console.warning(f"{and_more(len(report.warnings) - _WARNINGS)}: see -o json")
+    if len(report.warnings) > len(shown):
+        console.warning(and_more(len(report.warnings) - len(shown)) + _ALL)
     if output == "json":
         print_json(report.document())
     elif output == "table":
@@ -122,26 +124,28 @@ def _print_table(table: ReportTable, indent: int | None) -> None:
     if table.stream is not None:
         print_table(titles, table.stream, right=right, fold=fold)
         return
-    rows, margin = table.rows if table.limit is None else table.rows[: table.limit], indent or 0
+    rows, margin = table.rows if table.limit is None or console.shows_all() else table.rows[: table.limit], indent or 0
     if rows:
         click.echo(table_text(titles, rows, right=right, fold=fold, indent=margin), nl=indent is None)
     if table.limit != 0:
         missing = len(table.rows) - len(rows) + table.more
-        console.left_out(missing, table.noun, head=" " * margin, tail=table.rest)
+        console.left_out(missing, table.noun, head=" " * margin, tail=table.rest or _ALL)
 
 
 def _print_remarks(listed: RemarkList) -> None:
     head = ""
-    for each in islice(listed.remarks, listed.limit):
+    shown = listed.remarks if console.shows_all() else listed.remarks[: listed.limit]
+    for number, each in enumerate(shown):
         if listed.width is None:
             text = f"{_painted(each.word, each.role)}: {console.escape_line(each.text)}"
         else:
             head = f"  {each.word:<{listed.width}}  " if each.word else "  "
             text = head.replace(each.word, _painted(each.word, each.role)) + console.escape_lines(each.text)
         click.echo(console.wrapped(text, 2 if listed.width is None else max(len(head), 4)))
-        if each.remedy:
-            click.echo(f"  -> {console.escape_line(each.remedy)}")
-    console.left_out(len(listed.remarks) - listed.limit, listed.noun, head=head, tail=listed.rest)
+        following = shown[number + 1] if number + 1 < len(shown) else None
+        if each.remedy and (following is None or following.remedy != each.remedy):
+            click.echo(console.wrapped(f"  -> {console.escape_line(each.remedy)}", 5))
+    console.left_out(len(listed.remarks) - len(shown), listed.noun, head=head, tail=listed.rest or _ALL)
 
 
 def _print_next(steps: Iterable[NextStep]) -> None:
@@ -160,7 +164,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
     from stantools.inspection.findings import worst_first
 
     ranked = worst_first(findings)
-    for finding in ranked[:_FINDINGS]:
+    shown = ranked if console.shows_all() else ranked[:_FINDINGS]
+    for finding in shown:
         place = console.escape(finding.file or finding.channel or "")
         if finding.offset is not None:
             place += f" at {finding.offset}"
@@ -169,7 +174,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         label = console.paint(finding.severity.value.ljust(7), _SEVERITIES[finding.severity.value], err=False)
         click.echo(console.wrapped(f"{label}  {finding.code}  {place}".rstrip(), 9))
         click.echo(console.wrapped(f"         {console.escape_line(finding.detail)}", 9))
-    console.left_out(len(ranked) - _FINDINGS, tail=": see -o json")
+    console.left_out(len(ranked) - len(shown), tail=_ALL)
     if helpful := remedies(ranked, Path(console.store())):
         click.echo("\nwhat helps:")
     for remedy in helpful:

@@ -1,4 +1,4 @@
-"""`stantools salvage`: a new store with every intact record; of many stores on Spark."""
+"""`stantools salvage`: new stores with every intact record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from stantools.cli.click_options import (
     dry_run_option,
     given,
     options_of,
-    reading_options,
-    store_argument,
     verb,
 )
 from stantools.cli.reporttext import show, show_plan
@@ -25,30 +23,33 @@ from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.recovery_options import SalvageOptions, SalvageTarget, StreamSalvageOptions
 
 if TYPE_CHECKING:
-    from stantools.cli.pipeline import Cluster
+    from stantools.cli.pipeline import Cluster, NamedSources
     from stantools.inspection.report import Report
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.recovery.salvage import SalvagePlan
     from stantools.sources.source import Source
-    from stantools.store.read_options import ReadOptions
+
+_OUT = OUT.like(help="Where to write the new store; of several, the directory of the new stores.")
 
 
 @verb("salvage", "table", "json")
-@store_argument
-@given(out=OUT)
+@pipeline.stores_argument
+@given(out=_OUT)
 @options_of(SalvageOptions, "options")
 @options_of(StreamSalvageOptions, "stream_options")
 @given(force=FORCE)
 @dry_run_option
-@reading_options(unchecked=False)
+@pipeline.reading_options(unchecked=False, remote=False)
+@pipeline.cluster_options
 def command(
-    store: Path,
+    stores: tuple[str, ...],
     out: Path | None,
     options: SalvageOptions,
     stream_options: StreamSalvageOptions,
     force: bool,
     dry_run: bool,
-    read_options: ReadOptions,
+    table_options: TableOptions,
+    cluster: Cluster,
 ) -> int:
     """Write a new store with every intact record of STORE that the real server can start with.
 
@@ -57,22 +58,37 @@ def command(
     start is forecast. Its file stantools-salvage.json lists the data kept, moved and left out.
 
     The plan lists the messages that are intact, missing before, and lost by this step; the former content of an empty
-    slice is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing
-    before or are left out (the plan names them); 1 with --dry-run.
+    slice is unknown.
 
     STORE may be a JetStream directory: the store of a nats-server, an account, a stream, or a backup of one. The new
     directory is the store of a stand-alone nats-server, with every intact message at its sequence, its subject, headers
     and time, and the positions of consumers; --to backup writes backups for `nats stream restore` instead.
+
+    Of several stores, each has a new one, byte for byte as if it were alone: NEW/NAME, where NAME is the name of its
+    directory, with the distinguishing part of its path in front if stores have equal names (node1-data, node2-data);
+    json has `store` and `name` of each. An unreadable store is named, and the rest is done. The same command can run
+    again: finished stores that have not changed since are kept. On Spark, all workers must see NEW under this path.
+
+    Exit code 0: everything was kept, and nothing was missing. 5: done, but messages were missing before or are left out
+    (the plan names them); 1 with --dry-run, or if one of several stores cannot be read. 3: nothing can be read, or a
+    store cannot be written. 4: refused, because a server uses a store.
     """
-    from stantools.cli.opening import check_stopped, open_source
-    from stantools.cli.progress import ByteProgress
-    from stantools.recovery.salvage import plan_salvage
     from stantools.sources.source import Capability
 
     check_out(out, dry_run=dry_run)
-    source = open_source(store, read_options, Capability.SALVAGE, channels=options.patterns)
+    sources = pipeline.named_sources(stores, table_options, cluster, Capability.SALVAGE, channels=options.patterns)
+    if not (source := sources.alone):
+        return _of_several(sources, out, options, stream_options, force=force, dry_run=dry_run)
     if source.holds_streams:
         return salvage_streams([source], None if dry_run else out, options.patterns, stream_options, force=force)
+    return _of_one(source, out, options, force=force, dry_run=dry_run)
+
+
+def _of_one(source: Source, out: Path | None, options: SalvageOptions, *, force: bool, dry_run: bool) -> int:
+    from stantools.cli.opening import check_stopped
+    from stantools.cli.progress import ByteProgress
+    from stantools.recovery.salvage import plan_salvage
+
     opened = source.store()
     names = opened.chosen(options.patterns)
     check_stopped([source], force=force or dry_run)
@@ -149,49 +165,32 @@ def carry_out(
     return code
 
 
-_STORES_OUT = OUT.like(
-    help="Directory of the new stores, each under its own name; writable by all workers.", kind=str, metavar="DIR"
-)
-
-
-@pipeline.job("salvage", "table", "json")
-@pipeline.stores_argument
-@given(out=_STORES_OUT)
-@options_of(SalvageOptions, "options", without=("workers",))
-@given(force=FORCE)
-@dry_run_option
-@pipeline.reading_options(unchecked=False, remote=False)
-@pipeline.cluster_options
-def job(
-    stores: tuple[str, ...],
-    out: str | None,
+def _of_several(
+    sources: NamedSources,
+    out: Path | None,
     options: SalvageOptions,
+    stream_options: StreamSalvageOptions,
+    *,
     force: bool,
     dry_run: bool,
-    table_options: TableOptions,
-    cluster: Cluster,
 ) -> int:
-    """Write new stores with every intact record of STORES that the real server can start with.
-
-    Each new store and its report equal those of `stantools salvage`, byte for byte. It is DIR/NAME: NAME is the name of
-    its directory, with the distinguishing part of its path in front if stores have equal names (node1-data,
-    node2-data); json has `store` and `name` of each. DIR must be on a file system that the driver and all workers see
-    under the same path. STORES are not changed; an unreadable one is named, and the rest is done.
-
-    A new store appears only when it is complete, even if processes are killed. The same command can run again: finished
-    stores that have not changed since are kept, the rest is salvaged.
-
-    Exit code 0: all data of every store was kept. 5: done, but data was missing before or is left out (the plans name
-    it). 1: a store cannot be read, or the same as 5 with --dry-run. 3: nothing can be read, or a store cannot be
-    written. 4: refused, because a server uses a store.
-    """
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job
     from stantools.pipeline.jobs.store_reports import salvage_stores_report
 
-    planned = plan_job(table_options.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
-    with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:
+    planned = plan_job(
+        sources.options,
+        options,
+        None if out is None else str(out),
+        stream_options,
+        dry_run=dry_run,
+        force=force,
+        found=sources.found,
+        failed=sources.failed,
+    )
+    size, threads = sum(store.size for store in planned.stores), pipeline.threads(options.workers)
+    with sources.cluster.work("salvage", size, None, threads) as work:
         for each in planned.passed:
             console.note(console.escape(each))
         result = run_salvage(work, planned, ByteProgress)

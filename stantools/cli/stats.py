@@ -1,4 +1,4 @@
-"""`stantools stats`, also `pipeline stats`: number and size of messages over time, in many stores."""
+"""`stantools stats`: number and size of messages over time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli import console, pipeline
-from stantools.cli.click_options import options_of
+from stantools.cli.click_options import options_of, verb
 from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.cli.reporttext import show
+from stantools.errors import UsageError
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
@@ -34,15 +35,17 @@ class StatsOptions:
     overwrite: bool = OVERWRITE.field()
 
 
-@pipeline.job("stats", "table", "json", "ndjson", "csv")
+@verb("stats", "table", "json", "ndjson", "csv")
 @pipeline.stores_argument
 @options_of(StatsOptions, "stats_options")
 @pipeline.reading_options()
 @pipeline.cluster_options
-def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
-    """Count the messages of STORES by channel and hour: number, size, rate and gaps.
+def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options: TableOptions, cluster: Cluster) -> int:
+    """Count the messages of STORE by channel and hour: number, size, rate and gaps.
 
-    STORES are those of `stantools pipeline`, and archives of a store.
+    STORE is a store, an archive of one, a directory with stores at any depth, a single slice, a directory of .bak
+    slices, a glob pattern, a URL that fsspec can open, or a SQL store. Of a JetStream directory, the streams are
+    counted as channels, and their subjects with the most messages are listed.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
     first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
@@ -53,18 +56,20 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.request import require
     from stantools.pipeline.tables.planning import plan
+    from stantools.pipeline.tables.table_options import fitting
     from stantools.store.ranges import Bounds
 
     require("pyarrow", "stats")
     _check_outputs(stats_options)
-    stores, cluster = pipeline.unpacked(stores, stats_options.channels, cluster)
+    paths, cluster = pipeline.table_paths(stores, stats_options.channels, cluster, table_options)
     options = table_options.of(
-        stores,
+        paths,
         channels=stats_options.channels,
         bounds=Bounds(since=stats_options.since, until=stats_options.until),
         archived=stats_options.archived,
         **({"partitions": cluster.partitions} if cluster.partitions else {}),
     )
+    options = fitting(options)
     planned = plan(options)
     if stats_options.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
         raise options.no_channel()
@@ -79,13 +84,12 @@ def job(stores: tuple[str, ...], stats_options: StatsOptions, table_options: Tab
     return pipeline.ended(stats)
 
 
-command = job
-
-
 def _check_outputs(stats_options: StatsOptions) -> None:
     from stantools.store.atomic import check_vacant
 
     if stats_options.directory is not None:
+        if stats_options.directory.suffix in (".html", ".htm"):
+            raise UsageError("--to is a directory of Parquet files", f"the page is --report {stats_options.directory}")
         check_vacant(stats_options.directory)
     if stats_options.report is not None:
         check_page(stats_options.report, overwrite=stats_options.overwrite)

@@ -11,8 +11,8 @@ from typing import Any, Self
 from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.cli.progress import JSON_EVERY, StatusLine, bar
-from stantools.migration.journal import JournalObserver
-from stantools.notation import format_left, format_pace
+from stantools.migration.journal import FollowState, JournalObserver
+from stantools.notation import counted, format_left, format_pace, format_uptime
 
 #: streams named on the line
 _NAMED = 3
@@ -50,6 +50,9 @@ class StreamsProgress(StatusLine, JournalObserver):
         self._last_look = self._last_advance = self._started
         self._done_at_look = 0
         self._rate = 0.0
+        self._follow: FollowState | None = None
+        self._in_step = False
+        self._finished = 0  # streams finished since the streams were in step
 
     def __enter__(self) -> Self:
         if self._mode != "none":
@@ -70,7 +73,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         """Redraws the line to show the time passing without progress."""
         while not self._over.wait(JSON_EVERY):
             with self._lock:
-                if self._mode != "none" and self._waiting() >= _STALL_SECONDS:
+                if self._mode != "none" and (self._follow or self._waiting() >= _STALL_SECONDS):
                     self._show()
 
     def _waiting(self) -> float:
@@ -93,6 +96,7 @@ class StreamsProgress(StatusLine, JournalObserver):
     def end(self, stream: str) -> None:
         with self._lock:
             self._last_advance = time.monotonic()
+            self._finished += self._in_step
             self._tasks.pop(stream, None)
 
     def note(self, text: str) -> None:
@@ -100,6 +104,18 @@ class StreamsProgress(StatusLine, JournalObserver):
         with self._lock:
             self._clear()
             console.note(text)
+
+    def followed(self, state: FollowState) -> None:
+        """Shows the state of a followed store; says once that the streams are in step, and what to do now."""
+        with self._lock:
+            self._follow = state
+            if not state.behind and not self._in_step:
+                self._in_step = True
+                self._clear()
+                console.note(
+                    f"{_follow_text(state, time.time())}, {counted(state.channels, 'channel')}", _ADVICE[state.ending]
+                )
+            self._show()
 
     def _look(self, now: float) -> None:
         """Measures the recent rate: streams differ too much for an average from the start."""
@@ -127,12 +143,17 @@ class StreamsProgress(StatusLine, JournalObserver):
                 }
                 for name, task in self._tasks.items()
             ],
+            "follow": None if self._follow is None else _follow_json(self._follow, time.time()),
             "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _STALL_SECONDS else None,
         }
 
     def _text(self, now: float) -> str:
+        if self._follow and not self._tasks:
+            return f"{self._task}  {_follow_text(self._follow, time.time())}  {self._follow.carried:,} carried"
         text = f"{self._task}  {bar(self._done, self._total)}  "
-        if (waiting := self._waiting()) >= _STALL_SECONDS:
+        if self._follow and self._in_step:
+            text = f"{self._task}  {bar(self._finished, self._follow.channels)}  {self._finished} streams finished"
+        elif (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
             text += format_pace(self._rate, 1, "msgs") + format_left(self._left())
@@ -140,6 +161,29 @@ class StreamsProgress(StatusLine, JournalObserver):
         if len(self._tasks) > _NAMED:
             parts.append(f"and {len(self._tasks) - _NAMED} more")
         return text + (f"  | {', '.join(parts)}" if parts else "")
+
+
+#: What to do when the streams are in step; the second if the run finishes them.
+_ADVICE = (
+    "when the applications are prepared: Ctrl-C, then the same command with --cutover",
+    "when you are ready: stop producers, consumers, then the server; this command then ends by itself",
+)
+
+
+def _follow_text(state: FollowState, now: float) -> str:
+    text = f"{state.behind:,} behind"
+    if not state.behind:
+        text = f"in step: {text}"
+    return text if state.last is None else f"{text}, last message {_age_text(max(now - state.last, 0))} ago"
+
+
+def _age_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else format_uptime(round(seconds) * 10**9)
+
+
+def _follow_json(state: FollowState, now: float) -> dict[str, Any]:
+    age = None if state.last is None else round(max(now - state.last, 0), 1)
+    return {"behind": state.behind, "last_message_seconds": age, "carried": state.carried}
 
 
 def _task_text(name: str, task: _StreamStageLine, now: float) -> str:

@@ -46,9 +46,11 @@ def command(
     status   active   its client is known; delivery continues
              offline  a durable of a disconnected client; it is kept
              shadow   keeps the position of a durable queue group without members
-             ghost    durable queue member of an unknown client: the server deletes it at start
-             orphan   not durable, of an unknown client: dropped, but still in the file
-    lag      messages not yet sent to this subscription or to any member of its queue group
+             ghost    durable queue member of an unknown client, which the
+                      server deletes at its start
+             orphan   not durable, of an unknown client: dropped, but still
+                      in the file
+    lag      messages not yet sent to it, or to any member of its queue group
     pending  messages sent and not acknowledged
 
     Those of a clustered node come from its newest snapshot and Raft log, as a leader would recover them. Of a JetStream

@@ -13,6 +13,7 @@ import click
 from stantools.cli.click_options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
 from stantools.cli.connection_options import connection_options
 from stantools.errors import ExitCode, UsageError
+from stantools.escaping import escape_line
 from stantools.install_hints import install_command
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     "--monitor", metavar="URL", help="Watch a running server by its monitoring URL, such as http://host:8222."
 )
 @connection_options
-@click.option("--config", type=PathType(), metavar="FILE", help="Keys and theme; see the TUI guide.")
+@click.option("--config", type=PathType(), metavar="FILE", help="Keys, theme and mouse; see the TUI guide.")
+@click.option(
+    "--mouse/--no-mouse", default=None, help="Leave the mouse to the terminal, to select and copy text.  [default: on]"
+)
 @workers_option
 @reading_options()
 def command(
@@ -35,6 +39,7 @@ def command(
     monitor: str | None,
     connect_options: ConnectOptions,
     config: Path | None,
+    mouse: bool | None,
     workers: int,
     read_options: ReadOptions,
 ) -> int:
@@ -43,7 +48,7 @@ def command(
     \b
       stantools tui STORE
       stantools tui --monitor http://host:8222
-      stantools tui STORE --server nats://host:4222    and compare its streams with the store
+      stantools tui STORE --server nats://host:4222    compares its streams
 
     Press ? for the keys. NO_COLOR switches colors off.
     """
@@ -59,6 +64,10 @@ def command(
         Address.parse(monitor)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the browser needs a terminal", "for programs: stantools info, verify, messages with -o json")
+    # Loading the user interface, and opening an archive, take a moment.
+    opened = f"opening {escape_line(str(store))}" if store is not None else "connecting"
+    sys.stdout.write(f"\r{opened} …")
+    sys.stdout.flush()
     try:
         from tui.app import Browser
     except ImportError as error:
@@ -66,13 +75,12 @@ def command(
     from stantools.cli.opening import open_source
     from stantools.sources.source import Capability
     from tui.keys import read_settings
-    from tui.session import StoreSession
+    from tui.opening import session_of
+    from tui.session import SourceSession
 
-    session: StoreSession | None = None
+    session: SourceSession | None = None
     if store is not None:
-        source = open_source(store, read_options, Capability.SURVEY)
-        path = source.store("the browser shows stores only").path
-        session = StoreSession(path, read_options, workers=workers, files=source.node)
+        session = session_of(open_source(store, read_options, Capability.SURVEY), workers=workers)
     server = connect_options if connect_options.servers or connect_options.context else None
     base = os.environ.get("XDG_CONFIG_HOME")
     usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
@@ -82,7 +90,9 @@ def command(
     # may.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    browser.run()
+    sys.stdout.write("\r\x1b[K")
+    sys.stdout.flush()
+    browser.run(mouse=settings.mouse if mouse is None else mouse)
     if browser.failure is not None:
         raise browser.failure
     return ExitCode.CLEAN

@@ -28,13 +28,14 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "doctor": "Verdict first: what is wrong, what a start would destroy, the one next command.",
         "verify": "Read and check every byte; say what is intact, damaged and missing.",
         "forecast": "Predict the server's behaviour if it is started now on this store.",
+        "guard": "Run a server only if its start destroys nothing that is intact.",
         "report": "Write a page about a store, to attach to a ticket: verdict, findings, maps, timelines.",
         "explain": "Meaning and remedy of a finding or a line of the server's log.",
     },
     "How do I get my data back?": {
         "salvage": "Write a new store with every record that is intact.",
         "merge": "Merge the nodes of a cluster into one stand-alone store with all their data.",
-        "truncate-bad-eof": "The server's own repair, with a report and a backup of the removed bytes.",
+        "truncate-bad-eof": "Repair in place, a file store as its server does; with a backup. Also: repair.",
         "compact": "Write a store without dead records and without messages beyond the limits.",
     },
     "How do I leave?": {
@@ -51,11 +52,17 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",
     },
     "How do I begin?": {
+        "demo": "See it once: a store is filled, damaged, rescued and migrated, in 15 seconds.",
         "sample": "Write a sample store, healthy or damaged.",
         "completion": "Let your shell complete verbs, options and channels.",
     },
 }
 
+#: Verbs over several sources, which `stantools pipeline` runs as well.
+JOBS = ("verify", "info", "diff", "stats", "export", "salvage", "migrate")
+
+#: other names of verbs
+ALIASES = {"repair": "truncate-bad-eof"}
 #: settings of every verb
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -65,7 +72,7 @@ def summaries() -> dict[str, str]:
 
 
 def module_of(name: str) -> str:
-    """Returns the module of a verb and of the job of the same name."""
+    """Returns the module of a verb."""
     return f"stantools.cli.{name.replace('-', '_')}"
 
 
@@ -74,8 +81,6 @@ class LazyGroup(click.Group):
 
     #: noun for a command in messages
     NOUN = "command"
-    #: name of a command in its module
-    ATTRIBUTE = "command"
 
     def summaries(self) -> dict[str, str]:
         raise NotImplementedError
@@ -86,7 +91,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.summaries():
             return None
-        command: click.Command = getattr(importlib.import_module(module_of(cmd_name)), self.ATTRIBUTE)
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
     def resolve_command(

@@ -61,7 +61,7 @@ class MessageRecords(_ColumnSet):
     def of_index(content: memoryview | bytes) -> MessageRecords:
         """Returns views of index records (msgs.N.idx, filestore.md section 2.3) without the file's header."""
         table = np.frombuffer(content, _index_dtype(), len(content) // INDEX_RECORD_SIZE)
-        return MessageRecords._of(table["offset"], table["size"], table["sequence"], table["timestamp"])
+        return MessageRecords.of(table["offset"], table["size"], table["sequence"], table["timestamp"])
 
     @staticmethod
     def joined(parts: Iterable[MessageRecords]) -> MessageRecords:
@@ -71,12 +71,13 @@ class MessageRecords(_ColumnSet):
             return copies[0]
         if not copies:
             return MessageRecords.of_index(b"")
-        return MessageRecords._of(*map(np.concatenate, zip(*map(MessageRecords._columns, copies), strict=True)))
+        return MessageRecords.of(*map(np.concatenate, zip(*map(MessageRecords._columns, copies), strict=True)))
 
     @staticmethod
-    def _of(
+    def of(
         offset: NDArray[np.int64], size: NDArray[np.uint32], sequence: NDArray[np.uint64], timestamp: NDArray[np.int64]
     ) -> MessageRecords:
+        """Returns columns that exist."""
         records = object.__new__(MessageRecords)
         records.capacity = len(offset)
         records.offset, records.size, records.sequence, records.timestamp = offset, size, sequence, timestamp
@@ -100,7 +101,7 @@ class MessageRecords(_ColumnSet):
 
     def copied(self) -> MessageRecords:
         """Returns contiguous copies of places and timestamps."""
-        return MessageRecords._of(self.offset.copy(), self.size.copy(), self.sequence.copy(), self.timestamp.copy())
+        return MessageRecords.of(self.offset.copy(), self.size.copy(), self.sequence.copy(), self.timestamp.copy())
 
     def pick(self, rows: NDArray[Any]) -> Self:
         part = object.__new__(type(self))

@@ -24,7 +24,7 @@ from stantools.streamfiles.headers import header_fields
 from stantools.streamfiles.layout import HASH_SIZE, MESSAGES, RecordColumns
 from stantools.streamfiles.sealing import ServerKeys
 
-_TYPES = ("message", "tombstone", "erased", "erased")
+RECORD_TYPES = ("message", "tombstone", "erased", "erased")
 
 
 def read_block(file: Path, server_key: bytes | None = None) -> Iterator[FileRecord]:
@@ -76,12 +76,12 @@ def _records(data: Buffer | bytes, key: bytes) -> Iterator[FileRecord]:
             continue
         for row, length in enumerate(piece.length.tolist()):
             stored = int.from_bytes(data[at + length - HASH_SIZE : at + length], "little")
-            kind = _TYPES[int(piece.flags[row])]
-            yield FileRecord(at, length, kind, True, stored, stored, fields=_fields(data, piece, row, kind))
+            kind = RECORD_TYPES[int(piece.flags[row])]
+            yield FileRecord(at, length, kind, True, stored, stored, fields=block_fields(data, piece, row, kind))
             at += length
 
 
-def _fields(data: Buffer | bytes, rows: RecordColumns, row: int, kind: str) -> dict[str, Any]:
+def block_fields(data: Buffer | bytes, rows: RecordColumns, row: int, kind: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"sequence": int(rows.sequence[row]), "timestamp": int(rows.timestamp[row])}
     if kind != "message":
         return fields

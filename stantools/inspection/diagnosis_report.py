@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stantools.errors import ExitCode
-from stantools.escaping import escape, escape_line, fill_in, store_names
+from stantools.escaping import escape, fill_in, store_names
 from stantools.inspection.advice import Advice, Diagnosis, Health
 from stantools.inspection.elections import ClusterForecast
-from stantools.inspection.findings import Finding, Severity, worst_first
+from stantools.inspection.findings import Severity
 from stantools.inspection.forecast.channel_forecast import Forecast, Loss
 from stantools.inspection.node_diagnosis import NodeDiagnosis
 from stantools.inspection.report import (
@@ -22,6 +22,7 @@ from stantools.inspection.report import (
     Role,
     columns,
     command_line,
+    findings_section,
 )
 from stantools.inspection.start_verdict import StartVerdict
 from stantools.notation import counted, describe_ranges
@@ -61,9 +62,8 @@ def diagnosis_report(diagnosis: Diagnosis | NodeDiagnosis) -> Report:
         for start in starts:
             start.apart = start is starts[0]
         report.sections += [*starts, messages_section(diagnosis)]
-    if wrong := worst_first(each for each in diagnosis.verified.findings if each.severity is not Severity.INFO):
-        section = ReportSection(verdict="wrong:")
-        section.list_details(map(_wrong, wrong), noun="finding", rest=": `stantools verify STORE`")
+    wrong = [each for each in diagnosis.verified.findings if each.severity is not Severity.INFO]
+    if section := findings_section(wrong):
         report.sections.append(section)
     report.sections.append(ReportSection(next=[next_step(diagnosis.advice)]))
     return report
@@ -171,7 +171,7 @@ def messages_section(diagnosis: Diagnosis, *, detailed: bool = False) -> ReportS
             described(each.missing),
             ", ".join(end.sequences + f": {end.reason}" * detailed for end in each.unknown) or None,
         )
-        for each in diagnosis.outcomes.values()
+        for each in sorted(diagnosis.outcomes.values(), key=lambda each: each.rank)
         if each.recoverable or each.older or each.archived or each.missing or each.unknown
     ]
     totals = diagnosis.totals.sentence("a start")
@@ -189,12 +189,6 @@ def start_sections(diagnosis: Diagnosis) -> list[tuple[ReportSection, ReportSect
             section.label = f"server {each.forecast.server_version}{option}"
             found.append((section, _forecast(each.forecast, option or "normal")))
     return found
-
-
-def _wrong(finding: Finding) -> ReportRemark:
-    place = escape(finding.file) + (f" at {finding.offset}" if finding.offset is not None else "")
-    text = f"{escape_line(finding.detail)} ({finding.code})"
-    return ReportRemark("", f"{place}: {text}" if place else text)
 
 
 def _forecast(forecast: Forecast, start: str, beside: Forecast | None = None) -> ReportSection:

@@ -3,9 +3,10 @@
 intact         whole messages, wherever they lie in the store; salvage keeps them
   readable       those that a server, started now, would find at their sequences
   recoverable    the others
-archived       messages in archived slices only (`msgs.N.dat.bak`) missing        before any step: damaged beyond
-proof, or gone unknown        content of a slice that shows nothing any more lost           intact, and destroyed or
-left out by the planned step
+archived       messages in archived slices only (`msgs.N.dat.bak`)
+missing        before any step: damaged beyond proof, or gone
+unknown        content of a slice that shows nothing any more
+lost           intact, and destroyed or left out by the planned step
 
 Each is a set of sequences; totals are derived. The record of a message names its channel, in whatever directory it
 lies. If the sequences of a channel began again (`inspection.runs`), the sets refer to its newest generation;
@@ -97,6 +98,11 @@ class ChannelOutcome:
     def suspected(self) -> bool:
         """Messages may be gone that no count includes."""
         return any(each.suspected for each in self.unknown)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Its place in a list that begins with the most missing messages."""
+        return -self.missing.count(), -self.suspected, -self.recoverable.count(), -self.archived.count()
 
     def with_directory(self, more: Ranges, other: ChannelOutcome | None = None) -> ChannelOutcome:
         """Returns the outcome together with messages of the channel in another directory.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
     from stantools.inspection.stream_overview import StreamOverview
 
-_NAMES = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
+#: names of a channel's values in csv
+CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
 _CLIENTS = columns("client", "heartbeat inbox", "connection")
 _CHANNELS = columns(
     *("channel", "first", "last", "messages", "bytes", "slices", "subs", "newest"),
@@ -52,7 +53,7 @@ def overview_report(view: Overview, node: NodeReport | None, *, limited: bool, s
     report = _report(view.all_problems(), node)
     report.document = lambda: view.as_json(streamed=True) | ({"node": node.as_json()} if node else {})
     report.objects = (each.as_json(streamed=True) for each in view.channels)
-    report.records = _NAMES, map(_record, view.channels)
+    report.records = CHANNEL_COLUMNS, map(_record, view.channels)
     path = escape(view.path)
     _add(report, columns("store", path, fold=(path,)), _facts(view, node, limited=limited))
     if node:
@@ -139,7 +140,7 @@ def _add(
 def _record(channel: ChannelOverview) -> list[Any]:
     row = channel.as_json(streamed=True)
     row |= {"slices": len(channel.slices), "subscriptions": len(channel.subscriptions)}
-    return [row[name] for name in _NAMES]
+    return [row[name] for name in CHANNEL_COLUMNS]
 
 
 def _facts(view: Overview, node: NodeReport | None, *, limited: bool) -> list[tuple[str, Any]]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stantools.errors import ExitCode
-from stantools.escaping import escape, shell_word
-from stantools.inspection.findings import Finding
+from stantools.escaping import escape, escape_line, shell_word
+from stantools.inspection.findings import Finding, worst_first
 from stantools.notation import counted, describe_sequences
 
 #: Meaning of a text: plain, good, warning, bad, secondary, emphasised, selectable.
@@ -103,6 +103,21 @@ class ReportSection:
             self.remarks.append(RemarkList(listed, noun, rest, limit, width))
 
 
+def findings_section(findings: Sequence[Finding]) -> ReportSection | None:
+    """Returns the findings of a verdict, the worst first; None without any."""
+    if not findings:
+        return None
+    section = ReportSection(verdict="wrong:")
+    section.list_details(map(_wrong, worst_first(findings)), noun="finding", rest=": `stantools verify STORE`")
+    return section
+
+
+def _wrong(finding: Finding) -> ReportRemark:
+    place = escape(finding.file) + (f" at {finding.offset}" if finding.offset is not None else "")
+    text = f"{escape_line(finding.detail)} ({finding.code})"
+    return ReportRemark("", f"{place}: {text}" if place else text)
+
+
 @dataclass
 class Report(ReportSection):
     """A plan or a result.
@@ -132,7 +147,7 @@ def finding_records(
     findings: Iterable[Finding], names: Sequence[str] = FINDING_COLUMNS
 ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     """Returns findings as names and rows, for csv and ndjson."""
-    return names, ([values[name] for name in names] for values in (each.as_json() for each in findings))
+    return names, ([values.get(name) for name in names] for values in (each.as_json() for each in findings))
 
 
 def listing(name: str, values: Sequence[Mapping[str, Any]], *, fold: Sequence[str] = ()) -> Report:

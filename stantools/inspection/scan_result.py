@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.report import FINDING_COLUMNS, ReportTable
+
+
+class LogVerdict(Protocol):
+    """Of a channel or stream: its intact messages, and their bytes."""
+
+    @property
+    def messages(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
 
 
 @dataclass
@@ -31,6 +40,11 @@ class ScanResult:
             self.findings.append(each)
             if on_finding:
                 on_finding(each)
+
+    @property
+    def logs(self) -> Sequence[LogVerdict]:
+        """The channels or streams."""
+        raise NotImplementedError
 
     def table(self) -> ReportTable:
         """Returns a row for each channel or stream."""

@@ -55,7 +55,6 @@ def source_overview(
     else:
         from stantools.inspection.overview import overview
 
-        source.store().chosen(patterns)
         result = overview(source.store(), patterns=patterns, limits=limits, workers=workers, progress=progress)
     result.problems += source.flaws
     return result, report

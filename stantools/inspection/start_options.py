@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from stantools.store.limits import StoreLimits
 
 #: As `inspection.forecast.SERVER_VERSIONS`.
-_VERSIONS = ("0.23.2", "0.25.6")
+SERVER_VERSIONS = ("0.23.2", "0.25.6")
 #: As `inspection.stream_forecast.versions.SERVER_RULES`.
-_STREAM_VERSIONS = ("2.9", "2.10", "2.11", "2.12", "2.14", "2.15")
+STREAM_VERSIONS = ("2.9", "2.10", "2.11", "2.12", "2.14", "2.15")
 
 
 @dataclass(frozen=True)
 class StartOptions:
     """Options of the server whose behaviour is predicted; the default is the server's own."""
 
-    server_version: str | None = option(f"The server's version; default: {_VERSIONS[0]}.", choices=_VERSIONS)
+    server_version: str | None = option(
+        f"The server's version; default: {SERVER_VERSIONS[0]}.", choices=SERVER_VERSIONS
+    )
     cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; default: the store's own.")
     read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
     server_user: str | None = option("Name or number of the user that runs the server; default: you.", metavar="USER")
@@ -44,11 +46,11 @@ class StartOptions:
             "cluster_id": self.cluster_id or None,
             "access": _user(self.server_user) if self.server_user else None,
         }
-        version = self.server_version or _VERSIONS[0]
-        if version in _STREAM_VERSIONS:
+        version = self.server_version or SERVER_VERSIONS[0]
+        if version in STREAM_VERSIONS:
             raise UsageError(
                 f"{version} is a version of nats-server, which does not open stores of NATS Streaming",
-                f"choose {' or '.join(_VERSIONS)}",
+                f"choose {' or '.join(SERVER_VERSIONS)}",
             )
         usual = own_server(store, version=version, workers=self.workers)
         return replace(usual, **{name: value for name, value in given.items() if value is not None})
@@ -59,9 +61,9 @@ class AnyStartOptions(StartOptions):
     """The same, also for servers of JetStream directories."""
 
     server_version: str | None = option(
-        f"The server's version; default: {_VERSIONS[0]}; for a JetStream directory the one that seems to have written "
-        "it, and the newest.",
-        choices=_VERSIONS + _STREAM_VERSIONS,
+        f"The server's version; default: {SERVER_VERSIONS[0]}; for a JetStream directory the one that seems to have "
+        "written it, and the newest.",
+        choices=SERVER_VERSIONS + STREAM_VERSIONS,
     )
 
 

@@ -94,10 +94,10 @@ def stream_overviews(
 ) -> Iterator[StreamOverview]:
     """Yields the streams of a source whose names match a pattern; no patterns match all."""
     for stream in source.chosen_streams(patterns):
-        yield _overview(stream, progress)
+        yield stream_overview(stream, progress)
 
 
-def _overview(stream: StoredStream, progress: Progress | None) -> StreamOverview:
+def stream_overview(stream: StoredStream, progress: Progress | None = None) -> StreamOverview:
     config = dict(stream.config) if stream.config is not None else None
     created = config.pop("Created", None) if config else None
     survey: StreamSurvey | None = None

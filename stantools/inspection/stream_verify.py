@@ -64,6 +64,10 @@ class StreamsVerdict(ScanResult):
 
     streams: list[StreamVerdict] = field(default_factory=list)
 
+    @property
+    def logs(self) -> list[StreamVerdict]:
+        return self.streams
+
     def table(self) -> ReportTable:
         rows = [
             (
@@ -73,7 +77,7 @@ class StreamsVerdict(ScanResult):
                 each.bytes,
                 *(describe_ranges(part, 4) if part else None for part in (each.intact, each.damaged, each.missing)),
             )
-            for each in self.streams
+            for each in sorted(self.streams, key=lambda each: (-each.missing.count(), -each.damaged.count()))
         ]
         return ReportTable(_COLUMNS, rows)
 
@@ -94,34 +98,49 @@ def verify_streams(
     patterns: Sequence[str] = (),
     progress: Progress | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    survey_of: Callable[[StoredStream], StreamSurvey] | None = None,
 ) -> StreamsVerdict:
-    """Scans the streams of a source completely; the options are those of `verify`."""
+    """Scans the streams of a source completely; the options are those of `verify`.
+
+    `survey_of` returns the survey of a stream that has been made already.
+    """
     begin = time.perf_counter()
     verdict = StreamsVerdict()
     chosen = source.chosen_streams(patterns)
-    incomplete = (finding("archive-incomplete", text, stream=None) for text in source.flaws)
-    verdict.add_findings(incomplete, on_finding)
-    verdict.add_findings(_nested(source, chosen), on_finding)
+    verdict.add_findings(directory_findings(source, chosen), on_finding)
     for stream in chosen:
-        survey = StreamSurvey(stream, progress)
-        checked = list(check_stream(survey))
-        flaws = (*stream.flaws, *survey.flaws, *checked)
-        verdict.add_findings((flaw_finding(flaw, source, stream) for flaw in flaws), on_finding)
+        survey = survey_of(stream) if survey_of else StreamSurvey(stream, progress)
+        found, findings = verify_stream(source, stream, survey)
+        verdict.add_findings(findings, on_finding)
         verdict.bytes_scanned += survey.bytes_scanned
-        verdict.streams.append(
-            StreamVerdict(
-                stream.account,
-                stream.name,
-                survey.live,
-                survey.intact,
-                survey.damaged,
-                survey.missing,
-                survey.intact.count(),
-                survey.totals()[0],
-            )
-        )
+        verdict.streams.append(found)
     verdict.seconds = time.perf_counter() - begin
     return verdict
+
+
+def directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
+    """Yields the findings that do not belong to a stream."""
+    for text in source.flaws:
+        yield finding("archive-incomplete", text, stream=None)
+    yield from _nested(source, streams)
+
+
+def verify_stream(
+    source: Source, stream: StoredStream, survey: StreamSurvey
+) -> tuple[StreamVerdict, Sequence[Finding]]:
+    checked = list(check_stream(survey))
+    flaws = (*stream.flaws, *survey.flaws, *checked)
+    verdict = StreamVerdict(
+        stream.account,
+        stream.name,
+        survey.live,
+        survey.intact,
+        survey.damaged,
+        survey.missing,
+        survey.intact.count(),
+        survey.totals()[0],
+    )
+    return verdict, [flaw_finding(flaw, source, stream) for flaw in flaws]
 
 
 def flaw_finding(flaw: FileFlaw, source: Source, stream: StoredStream) -> Finding:

@@ -91,6 +91,10 @@ class Verdict(ScanResult):
     in_root: Mapping[str, Ranges] = field(default_factory=dict)
 
     @property
+    def logs(self) -> list[ChannelVerdict]:
+        return self.channels
+
+    @property
     def outcomes(self) -> dict[str, ChannelOutcome]:
         """The messages of each channel, wherever in the store they lie."""
         return store_outcomes(((each.outcome, each.foreign) for each in self.channels), self.in_root)
@@ -115,7 +119,7 @@ class Verdict(ScanResult):
                 describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
                 ", ".join(unknown.sequences for unknown in each.outcome.unknown) or None,
             )
-            for each in self.channels
+            for each in sorted(self.channels, key=lambda each: each.outcome.rank)
         ]
         return ReportTable(_COLUMNS, rows)
 

@@ -16,13 +16,23 @@ from statistics import median
 from stantools.errors import RefusedError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.growing_store import GrowingStore
-from stantools.migration.journal import Journal, StreamResult, StreamState, journal_path, remembered_streams
+from stantools.migration.journal import (
+    FOLLOWS,
+    Journal,
+    JournalObserver,
+    StreamResult,
+    StreamState,
+    check_journal,
+    journal_path,
+    remembered_streams,
+)
 from stantools.migration.plan.migration_plan import MigrationPlan
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import write_plan
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import SourceOptions, StoreSource, open_merged, open_source
 from stantools.migration.store_follower import EndDetector, StoreFollower
+from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.locks import find_uses
@@ -158,17 +168,23 @@ def store_of_nodes(nodes: Sequence[NodeFiles]) -> Path:
     raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
 
 
+def check_followable(file: Path, plan: MigrationPlan) -> None:
+    """Raises the error that `open_journal` would raise; changes nothing."""
+    if file.exists() and not journal_path(file).exists():
+        raise RefusedError(
+            f"{file}: already exists, and is the plan of a stopped store", "name another with --plan, or remove it"
+        )
+    check_journal(file, FOLLOWS + plan.source.path, str(plan.target))
+
+
 def open_journal(file: Path, plan: MigrationPlan) -> Journal:
     """Opens the journal of a followed store, beside the plan file, which is written at the end.
 
     It is identified by store and target, as the plan changes with every reading. Raises RefusedError if another run
     has it open, it belongs to another migration, or all is finished.
     """
-    if file.exists() and not journal_path(file).exists():
-        raise RefusedError(
-            f"{file}: already exists, and is the plan of a stopped store", "name another with --plan, or remove it"
-        )
-    journal = Journal(file, f"follow {plan.source.path}", str(plan.target))
+    check_followable(file, plan)
+    journal = Journal(file, FOLLOWS + plan.source.path, str(plan.target))
     states = [journal.state(stream.name) for stream in plan.streams]
     if states and all(state is StreamState.PROVEN for state in states):
         journal.__exit__(None, None, None)
@@ -193,7 +209,9 @@ def was_seen(file: Path) -> bool:
     return any(entry.get("seen") == socket.gethostname() for entry in remembered_streams(file).values())
 
 
-async def follow(follower: StoreFollower, source: FollowedStore, ending: EndDetector) -> Cutover:
+async def follow(
+    follower: StoreFollower, source: FollowedStore, ending: EndDetector, watch: JournalObserver
+) -> Cutover:
     """Follows a store until its end, and finishes the streams. After an error the same command continues."""
     while True:
         now = time.time()
@@ -209,6 +227,7 @@ async def follow(follower: StoreFollower, source: FollowedStore, ending: EndDete
         spent = time.time() - now
         await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
     before, delays = source.written(), tuple(follower.delays)
+    watch.note(f"{ending.why}: finishing {counted(len(follower.streams), 'stream')}")
     results = await follower.finish()
     ready = time.time()
     assert follower.plan

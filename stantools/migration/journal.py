@@ -78,6 +78,17 @@ class StreamStage(enum.StrEnum):
     COMPARE = "compare"  #: comparison without a plan
 
 
+@dataclass(frozen=True)
+class FollowState:
+    """How far the streams of a store that is followed are."""
+
+    channels: int
+    behind: int  #: messages of the store that are not in the streams yet
+    last: float | None  #: time of the last message, in seconds since 1970; None without messages
+    carried: int  #: messages published since the streams were loaded
+    ending: bool  #: the streams are finished when the server has stopped
+
+
 class JournalObserver:
     """Receives the progress of every step, possibly from several threads. This one ignores it."""
 
@@ -91,6 +102,9 @@ class JournalObserver:
 
     def note(self, text: str) -> None:
         """Shows a message to the user."""
+
+    def followed(self, state: FollowState) -> None:
+        """A store was read once more, and its messages were published."""
 
     @contextmanager
     def stage(self, stream: str, stage: StreamStage, messages: int) -> Iterator[StageProgress]:
@@ -124,6 +138,8 @@ class StageProgress:
 
 
 SUFFIX = ".journal"
+#: beginning of the digest in the journal of a followed store; its path follows
+FOLLOWS = "follow "
 
 
 class StreamState(enum.StrEnum):
@@ -181,19 +197,23 @@ class StepLog:
 class Journal(StepLog):
     """An open journal; a context manager. Only one run may have it open.
 
+    With `read_only` it is only checked, and must exist.
+
     `plan` is the plan file, beside which the journal lies; `digest` identifies the content of the plan; `target` is
     without secrets. Raises RefusedError if another run has it open, or it belongs to another plan or target.
     """
 
-    def __init__(self, plan: Path, digest: str, target: str) -> None:
+    def __init__(self, plan: Path, digest: str, target: str, *, read_only: bool = False) -> None:
         super().__init__()
         self.path = journal_path(plan)
+        self._read_only = read_only
         with writing(self.path):
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
+            self._descriptor = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
         try:
             self._lock()
             self.resumed = self._read(digest, target)
-            if not self.resumed:
+            if not self.resumed and not read_only:
                 self._append({"event": "begin", "plan": digest, "target": target})
                 with writing(self.path):
                     fsync_directory(self.path.parent)
@@ -211,7 +231,7 @@ class Journal(StepLog):
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if self._read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as problem:
             if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
@@ -225,7 +245,7 @@ class Journal(StepLog):
         while part := os.read(self._descriptor, 1 << 20):
             data += part
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):
+        if whole < len(data) and not self._read_only:
             # A killed run left half a line: its step is checked again on the server.
             with writing(self.path):
                 os.ftruncate(self._descriptor, whole)
@@ -273,6 +293,25 @@ class Journal(StepLog):
             os.lseek(self._descriptor, 0, os.SEEK_END)
             write_all(self._descriptor, json.dumps(entry).encode() + b"\n")
             os.fsync(self._descriptor)
+
+
+def check_journal(plan: Path, digest: str, target: str) -> None:
+    """Raises the error that opening the journal would raise; changes nothing."""
+    path = journal_path(plan)
+    if path.exists():
+        with Journal(plan, digest, target, read_only=True):
+            return
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise RefusedError(f"{path}: cannot be written", "choose another file with --plan")
+
+
+def digest_of_journal(plan: Path) -> str:
+    """Returns the digest of the plan that a journal belongs to, "" without a journal."""
+    try:
+        with journal_path(plan).open("rb") as file:
+            return str(json.loads(file.readline()).get("plan", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:

@@ -11,14 +11,16 @@ from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
 from stantools.migration.followed_store import Cutover
 from stantools.migration.journal import StreamOutcome, StreamResult
+from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart, Remark, RemarkLevel
+from stantools.migration.prepared_stream import estimated_bytes
 from stantools.migration.workflow import exit_code, foreseen
 from stantools.notation import counted, cut, describe_ranges, format_size, format_time
 
-_STREAMS = columns(
-    *("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks"),
-    numbers=("messages", "payload", "consumers"),
-)
+_TITLES = ("stream", "from channel", "messages", "sequences", "payload", "consumers")
+_NUMBERS = ("messages", "payload", "consumers")
+#: Rows of a table that are printed even if none of them is remarkable.
+_FEW = 12
 _RESULTS = columns(
     *("stream", "what was done", "messages", "size", "loaded", "proof"), numbers=("messages", "size", "loaded")
 )
@@ -29,38 +31,84 @@ _LEVELS: Mapping[RemarkLevel, Role] = {
     RemarkLevel.INFO: "accent",
 }
 _WIDEST = 48
+#: Rates of an ordinary machine: seconds for each stream; messages a second by restoring and by publishing; bytes a
+#: second.
+_STREAM_SECONDS = 0.05
+_RESTORED, _PUBLISHED, _BYTES = 150_000, 25_000, 60e6
 
 
-def migration_plan_report(plan: MigrationPlan, problems: Sequence[Remark]) -> Report:
+def migration_plan_report(
+    plan: MigrationPlan, problems: Sequence[Remark], present: Mapping[str, str] | None = None
+) -> Report:
+    """Returns the report of a plan; `present` describes streams of the target, by name (`Destination.contents`)."""
     report = Report(code=foreseen(problems, findings=plan.lossy))
-    rows = [
-        (
-            cut(stream.name, _WIDEST),
-            cut(stream.origin, _WIDEST),
-            stream.messages,
-            stream.span,
-            format_size(stream.bytes),
-            len(stream.consumers),
-            ", ".join(stream.remarks) or None,
+    present = present or {}
+    about = {each.about for each in (*problems, *plan.notes) if each.level is not RemarkLevel.INFO}
+    remarkable = [each for each in plan.streams if each.remarks or each.name in present or each.name in about]
+    names = {each.name for each in remarkable}
+    more = {"in the target": bool(present), "remarks": any(each.remarks for each in plan.streams)}
+    rows = []
+    for stream in [*remarkable, *(each for each in plan.streams if each.name not in names)]:
+        last = {"in the target": present.get(stream.name), "remarks": ", ".join(stream.remarks) or None}
+        rows.append(
+            (
+                cut(stream.name, _WIDEST),
+                cut(stream.origin, _WIDEST),
+                stream.messages,
+                stream.span,
+                format_size(stream.bytes),
+                len(stream.consumers),
+                *(last[title] for title, shown in more.items() if shown),
+            )
         )
-        for stream in plan.streams
-    ]
-    report.tables.append(ReportTable(_STREAMS, rows))
+    titles = columns(*_TITLES, *(title for title, shown in more.items() if shown), numbers=_NUMBERS)
+    limit = max(min(len(remarkable), 4 * _FEW), _FEW)
+    report.tables.append(ReportTable(titles, rows, limit, "stream", ": --all shows them, and the plan file has them"))
+    if present:
+        report.facts.append(("in the target", _present_text(plan, present)))
     left_out = sorted(plan.left_out, key=lambda each: not each.loss)
-    report.list_remarks(map(_left_out, left_out), "part left out", ", which the plan file lists")
-    report.list_remarks(plan_remarks([*plan.notes, *problems]), "note")
+    report.list_remarks(map(_left_out, left_out), "part", " left out: --all shows them, and the plan file has them")
+    report.list_remarks(plan_remarks([*plan.notes, *problems]), "remark")
     lost = f", {counted(plan.lost, 'message', 'is/are')} missing before" if plan.lost else ""
     report.verdict = (
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
         f"{counted(plan.consumers, 'consumer')} -> {escape(str(plan.target))}{lost}"
     )
+    report.facts.append(("estimate", _estimate_text(plan)))
     report.role = "warn" if plan.lossy else "good"
     return report
 
 
+def _present_text(plan: MigrationPlan, present: Mapping[str, str]) -> str:
+    text = f"{counted(len(present), 'stream')} of {len(plan.streams)} exist already"
+    left = len(plan.streams) - len(present)
+    return f"{text}; {counted(left, 'other')} are new" if left else text
+
+
+def _estimate_text(plan: MigrationPlan) -> str:
+    """Estimates space and time by the rates of an ordinary machine (migration-guide.md, time and space)."""
+    stored = sum(estimated_bytes(stream) * int(stream.settings.get("num_replicas") or 1) for stream in plan.streams)
+    rate = _PUBLISHED if plan.way is LoadMethod.PUBLISH else _RESTORED
+    seconds = len(plan.streams) * _STREAM_SECONDS + plan.messages / rate + plan.bytes / _BYTES
+    return f"about {format_size(stored)} on the target's disk, and {_about(seconds)} to load and compare"
+
+
+def _about(seconds: float) -> str:
+    """A time of which only the order is known."""
+    return next(
+        (
+            f"{max(round(seconds / length), 1)} {unit}"
+            for length, unit in ((3600, "h"), (60, "min"))
+            if seconds >= length
+        ),
+        f"{max(round(seconds), 1)} s",
+    )
+
+
 def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
     """Returns the remarks on a plan, the worst first."""
-    order = list(_LEVELS)
+    remarks, order = list(remarks), list(_LEVELS)
+    remedies = list(dict.fromkeys(each.remedy for each in remarks))  # equal ones are printed once, after the last
     return [
         ReportRemark(
             each.level.value,
@@ -68,7 +116,7 @@ def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
             _LEVELS[each.level],
             each.remedy,
         )
-        for each in sorted(remarks, key=lambda each: order.index(each.level))
+        for each in sorted(remarks, key=lambda each: (order.index(each.level), remedies.index(each.remedy)))
     ]
 
 
@@ -76,7 +124,7 @@ def _left_out(each: OmittedPart) -> ReportRemark:
     channel = f"{escape(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
     text = f"{channel}{each.what}{count}: {each.detail}"
-    return ReportRemark("lost", text, "bad") if each.loss else ReportRemark("left out", text)
+    return ReportRemark("missing", text, "bad") if each.loss else ReportRemark("left out", text)
 
 
 def migration_report(
@@ -85,7 +133,10 @@ def migration_report(
     """Returns the report of loaded or compared streams; `file` is the plan's, if it was applied."""
     report = Report(code=ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
     report.document = lambda: results_json(plan, results) | (cutover_json(cutover) if cutover else {})
-    report.tables.append(ReportTable(_RESULTS, [_result_row(each) for each in results]))
+    ranked = sorted(results, key=lambda each: each.good)
+    limit = sum(not each.good for each in results) or (len(results) if len(results) <= _FEW else 0)
+    rows, rest = [_result_row(each) for each in ranked], " as planned: --all shows them"
+    report.tables.append(ReportTable(_RESULTS, rows, limit, "stream", rest))
     for each in results:
         report.list_remarks((_difference(finding) for finding in each.findings), "difference")
         if each.error:
@@ -105,8 +156,23 @@ def migration_report(
             report.next.append(NextStep(f"{begun}after removing the cause, continue with:", [command]))
     else:
         report.verdict = f"{counted(len(results), 'stream', 'is/are')} as planned{compared_text(results)}"
+        if not limit:
+            report.facts.append(("streams", "all are as planned; --all lists them"))
+        if loaded := _loaded_text(results):
+            report.facts.append(("loaded", loaded))
         report.role = "good"
     return report
+
+
+def _loaded_text(results: Sequence[StreamResult]) -> str:
+    loaded = [each for each in results if each.seconds]
+    if not loaded:
+        return ""
+    messages, size = sum(each.messages for each in loaded), sum(each.bytes for each in loaded)
+    seconds = sum(each.seconds for each in loaded)
+    compared = sum(each.prove_seconds for each in results)
+    text = f"{counted(messages, 'message')}, {format_size(size)}, in {seconds:.1f} s"
+    return f"{text}; compared in {compared:.1f} s" if compared else text
 
 
 def _result_row(each: StreamResult) -> tuple[Any, ...]:
@@ -129,7 +195,9 @@ def _describe_cutover(report: Report, cutover: Cutover) -> None:
         report.remark("removed", f"{escape(name)}: {text}: {describe_ranges(removed)}", "warn")
     usually = "" if cutover.delay is None else f", each about {cutover.delay:.1f} s after it was stored"
     text = f"{counted(cutover.appended, 'message')} carried while the server was running{usually}; {cutover.why}; "
-    text += f"nothing was served for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
+    each = 1e3 * cutover.seconds / max(len(cutover.results), 1)
+    text += f"nothing was served for {cutover.seconds:.1f} s, {each:.0f} ms for each stream, "
+    text += f"until {format_time(round(cutover.ready * 1e9))}"
     report.facts.append(("cutover", text))
     if cutover.written:
         text = "the store was written to since the cutover: these messages are not in the streams"

@@ -6,27 +6,34 @@ import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.migration_plan import (
     ChannelPart,
     ConsumerPlan,
     MigrationPlan,
+    OmittedPart,
     SourceRef,
     StreamPlan,
     TargetRef,
 )
+from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.prepared_stream import PreparedStream
 from stantools.migration.proof.stream_proof import ExpectedStream, Proof, compare_consumer
 from stantools.migration.stream_source import StreamSource
+from stantools.migration.targets.server_destination import ServerDestination
+from stantools.migration.targets.target import Destination
 from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
 from stantools.notation import describe_ranges, parse_moment
 from stantools.progress import Progress
-from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
+from stantools.recovery.recovery_options import StreamSalvageOptions
+from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
+from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.meta import ArchiveState, StreamTally
@@ -108,7 +115,8 @@ class SalvagedInput(PreparedStream):
 
 def _planned(stream: SalvagedStream) -> StreamPlan:
     config, recovered = stream.config.members, stream.recovered
-    part = ChannelPart(stream.full_name, "", stream.messages, recovered.first, stream.last, stream.bytes)
+    lost = stream.lost.count()
+    part = ChannelPart(stream.full_name, "", stream.messages, recovered.first, stream.last, stream.bytes, lost)
     consumers = tuple(
         ConsumerPlan(each.name, settings=_without(each.config.members, _OF_CONSUMER)) for each in stream.consumers
     )
@@ -256,8 +264,36 @@ _CODES: Final = (
 _MISSING, _EXTRA = range(4, 6)
 
 
+def check_restore(target: Destination, options: PlanOptions) -> None:
+    """Raises `UsageError` for a target, or an option, that streams cannot have."""
+    if not isinstance(target, ServerDestination):
+        raise UsageError(
+            "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
+        )
+    if options.via != "restore" or options.maps or options.for_broker or options.override:
+        raise UsageError("streams are restored as they are", "leave --via, --map, --override and --for-broker out")
+
+
 def migration_of(plan: StreamSalvagePlan, target: TargetRef) -> tuple[MigrationPlan, list[SalvagedInput]]:
     """Returns the plan of a migration of salvaged streams, and its inputs."""
     inputs = [SalvagedInput.of(each) for each in plan.streams]
     streams = tuple(each.plan for each in inputs)
-    return MigrationPlan(SourceRef(str(plan.source)), target, streams=streams, made_at=time.time_ns()), inputs
+    left_out = [
+        OmittedPart("stream", each.full_name, "its configuration or consumers are not all there", loss=True)
+        for each in plan.streams
+        if each.lossy and not each.lost
+    ]
+    if plan.left_out:
+        left_out.append(OmittedPart("stream", "", "nothing of it can be read", plan.left_out, loss=True))
+    source = SourceRef(str(plan.source))
+    return MigrationPlan(source, target, streams=streams, left_out=tuple(left_out), made_at=time.time_ns()), inputs
+
+
+async def prove_directory(js: JetStream, source: Source, stream: str, progress: Progress | None = None) -> Proof:
+    """Compares a stream of a directory with the one of its name on a server."""
+    stored = source.stream(stream)
+    plan = plan_stream_salvage(replace(source, streams=(stored,)), StreamSalvageOptions(), [stored.name])
+    if not plan.streams:
+        raise StoreUnreadableError(f"{stored.path}: nothing of the stream can be read: {'; '.join(plan.notes)}")
+    planned = SalvagedInput.of(plan.streams[0])
+    return await ExpectedRecords(planned.stream, planned.plan).prove(js, progress=progress)

@@ -26,11 +26,11 @@ from typing import Protocol
 
 from stantools.errors import RefusedError, StantoolsError, StoreChangedError, StoreUnreadableError
 from stantools.inspection.findings import Finding
-from stantools.migration.journal import JournalObserver, StreamOutcome, StreamResult
+from stantools.migration.journal import FollowState, JournalObserver, StreamOutcome, StreamResult
 from stantools.migration.plan.migration_plan import UNLIMITED, MigrationPlan
 from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.proof.stream_proof import Proof
-from stantools.migration.source import StoreSource
+from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
@@ -171,6 +171,8 @@ class StoreFollower:
         target: FollowedTarget,
         watch: JournalObserver,
         clock: Callable[[], float] = time.time,
+        *,
+        ending: bool = False,
     ) -> None:
         self._source = source
         self._target = target
@@ -184,6 +186,8 @@ class StoreFollower:
         self._waiting: set[str] = set()
         self._failures = 0
         self._reported: set[str] = set()
+        self._ending = ending
+        self._last: int | None = None  # time of the last message, nanoseconds since 1970
 
     async def begin(self, streams: Sequence[PreparedStream]) -> None:
         try:
@@ -197,6 +201,7 @@ class StoreFollower:
             self._waiting |= set(await asyncio.to_thread(self._source.look, stopped=False))
             if self._waiting:
                 await self._append_new(await asyncio.to_thread(self._source.read, self._waiting))
+            self._report_state(0)
             await self._prove(now)
         except StantoolsError as problem:
             self._count_failure(problem)
@@ -257,13 +262,30 @@ class StoreFollower:
         if new:
             planned = plan or self._source.plan(source)
             await self._load([each for each in prepare(planned, source) if each.plan.parts[0].channel in new])
+        behind = {name: max(channel.last - self._held(name), 0) for name, channel in there.items()}
         for name, channel in there.items():
             followed = self.streams.get(name)
             if followed is not None and not followed.error:
+                self._report_state(sum(behind.values()))
                 part = (channel, os.fsencode(followed.stream.plan.parts[0].subject))
                 followed.stream = replace(followed.stream, source=stream_source([part]))
                 await self._append(followed)
             self._waiting.discard(name)
+            behind.pop(name)
+
+    def _held(self, channel: str) -> int:
+        """Returns the last sequence of a channel in its stream; all of a channel without a stream is behind."""
+        return self.streams[channel].held.last if channel in self.streams else 0
+
+    def _report_state(self, behind: int) -> None:
+        streams = self.streams.values()
+        carried = sum(each.appended for each in streams)
+        last = None if self._last is None else self._last / 1e9
+        self._watch.followed(FollowState(len(streams), behind, last, carried, self._ending))
+
+    def _note_time(self, channel: ChannelSource) -> None:
+        if channel.count:
+            self._last = max(self._last or 0, channel.last_timestamp)
 
     async def _load(self, streams: Sequence[PreparedStream]) -> None:
         taken = {followed.stream.name.casefold(): name for name, followed in self.streams.items()}
@@ -296,6 +318,8 @@ class StoreFollower:
                 held = await self._target.holding(stream) or StreamContent(0, 0)
                 self.streams[name] = FollowedChannel(stream, held, held.last, loaded, compared=loaded.proven)
                 self.failed.pop(name, None)
+                for channel, _ in stream.source.parts:
+                    self._note_time(channel)
                 if left and left.last:
                     self._report_removed(self.streams[name], left.last)
             elif failure and (isinstance(failure, StoreChangedError | StoreUnreadableError) or failure.retriable):
@@ -338,6 +362,7 @@ class StoreFollower:
             self._give_up(followed, problem)
         else:
             followed.appended += part.count
+            self._note_time(part)
             if part.count:
                 self.delays.append(self._clock() - stored)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,13 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
 from stantools.migration.broker_state_stream import find_obstacles
 from stantools.migration.journal import (
+    FOLLOWS,
     Journal,
     JournalObserver,
     StreamOutcome,
     StreamResult,
+    check_journal,
+    digest_of_journal,
     journal_path,
     remembered_streams,
 )
@@ -51,12 +54,20 @@ def signs_of_use(store: Path) -> list[Remark]:
     return [Remark(RemarkLevel.WARNING, str(store), f"{use.detail}: {text}", remedy) for use in uses]
 
 
-def default_plan_file(store: Path) -> Path:
+def default_plan_file(store: Path, *, follows: bool = False) -> Path:
     """Returns the default plan file: in the current directory, named after the store and its folder.
 
     Most stores have the same name, so the folder is a part of it. An existing plan of this store with the name of
-    earlier versions, without the folder, is used instead.
+    earlier versions, without the folder, is used instead. A store that is followed has a plan and a journal of its own,
+    unless an earlier version began with the common name.
     """
+    common = _common_plan_file(store)
+    if follows and not digest_of_journal(common).startswith(FOLLOWS):
+        return common.with_name(common.name.replace(".migration.", ".follow."))
+    return common
+
+
+def _common_plan_file(store: Path) -> Path:
     place = Path(os.path.abspath(store))  # noqa: PTH100 - of `..` it is the name; links keep theirs
     earlier = Path(f"{place.name}.migration.yaml")
     try:
@@ -78,6 +89,13 @@ def check_plan_file(file: Path, plan: MigrationPlan) -> None:
         )
 
 
+def set_aside(file: Path, plan: MigrationPlan) -> None:
+    """Renames the plan of a copy that has grown since, and removes its journal: finished streams are recognised."""
+    if file.exists() and (earlier := read_plan(file)).digest != plan.digest and earlier.source.path == plan.source.path:
+        file.replace(file.with_name(f"{file.name}.earlier"))
+        journal_path(file).unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class Migration:
     plan: MigrationPlan
@@ -86,6 +104,7 @@ class Migration:
     options: ApplyOptions | None = None  #: options of applying; None: the target is not checked for problems
     #: plan file, with the journal beside it; None: earlier runs are unknown
     file: Path | None = None
+    follows: bool = False  #: the journal is that of a followed store (`followed_store.open_journal`)
 
     def problems(self) -> list[Remark]:
         plan, source = self.plan, self.source
@@ -98,7 +117,20 @@ class Migration:
         if self.options is not None and not serious(notes):
             begun = remembered_streams(self.file) if self.file else {}
             notes += self.target.problems(prepare(plan, source), self.options, begun)
+            notes += self._journal_problems()
         return [note for note in notes if note.level is not RemarkLevel.INFO]
+
+    def _journal_problems(self) -> list[Remark]:
+        try:
+            if self.file is not None and not self.follows:
+                check_journal(self.file, self.plan.digest, str(self.plan.target))
+        except RefusedError as problem:
+            return [Remark(RemarkLevel.PROBLEM, "", problem.message, problem.remedy)]
+        return []
+
+    def contents(self) -> Mapping[str, str]:
+        """Describes the streams of the plan that exist in the target, by name."""
+        return self.target.contents([stream.name for stream in self.plan.streams])
 
     def keep_plan(self) -> None:
         """Writes the plan unless the file exists, which may contain notes of the user."""

@@ -116,6 +116,15 @@ def hand_out(
     the bytes of their payloads; and the clients whose buffers were empty before.
     """
 
+def hand_out_runs(
+    runs: Sequence[tuple[bytes, int, int]], block: Payloads, at: int, known: Mapping[bytes, Any]
+) -> tuple[int, int, int, list[Any]]:
+    """Does the same as `hand_out` for runs of rows of a block: subject, first row, row after the last.
+
+    Each run is left out, or added as a whole. Returns the index of the first run that the caller must handle, the
+    number of added messages, the bytes of their payloads, and the clients whose buffers were empty before.
+    """
+
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
     """Returns the rows whose subject differs from that of the row before, the first one included."""
 

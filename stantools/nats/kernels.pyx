@@ -1025,64 +1025,126 @@ def put_acknowledgements(
     return at
 
 
-cdef bytes encode(block, Py_ssize_t begin, Py_ssize_t end, bytes head):
+cdef class Rows:
+    """The buffers of a block of payloads, held during a call."""
+
     cdef Py_buffer source
-    cdef Py_buffer starts_of
-    cdef Py_buffer sizes_of
-    cdef const uint8_t* base
-    cdef const int64_t* starts
-    cdef const uint32_t* sizes
-    cdef uint8_t* to
-    cdef const uint8_t* prefix = <const uint8_t*>PyBytes_AS_STRING(head)
-    cdef const uint8_t* line = NULL  # where the line before was written
-    cdef Py_ssize_t i, total = 0, prefix_size = PyBytes_GET_SIZE(head), line_size = 0
-    cdef int64_t last = -1
-    cdef int digits = 0
-    cdef bytes result
-    PyObject_GetBuffer(block.data, &source, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(block.starts, &starts_of, PyBUF_SIMPLE)
-        try:
-            PyObject_GetBuffer(block.sizes, &sizes_of, PyBUF_SIMPLE)
-            try:
-                if starts_of.itemsize != sizeof(int64_t) or sizes_of.itemsize != sizeof(uint32_t):
-                    raise ValueError("starts are none of int64 or sizes none of uint32")
-                if not 0 <= begin <= end <= min(starts_of.len // 8, sizes_of.len // 4):
-                    raise ValueError(f"rows {begin} to {end} lie outside")
-                base = <const uint8_t*>source.buf
-                starts = <const int64_t*>starts_of.buf
-                sizes = <const uint32_t*>sizes_of.buf
-                for i in range(begin, end):
-                    check(starts[i], sizes[i], source.len)
-                    if sizes[i] != last:
-                        last = sizes[i]
-                        digits = digits_of(sizes[i])
-                    total += prefix_size + digits + 2 + <Py_ssize_t>sizes[i] + 2
-                result = PyBytes_FromStringAndSize(NULL, total)
-                to = <uint8_t*>PyBytes_AS_STRING(result)
-                last = -1
-                for i in range(begin, end):
-                    if sizes[i] == last:
-                        to = put(to, line, line_size)
-                        line = to - line_size
-                    else:
-                        last = sizes[i]
-                        line = to
-                        to = put_end(put_number(put(to, prefix, prefix_size), sizes[i]))
-                        line_size = to - line
-                    to = put_end(put(to, base + starts[i], sizes[i]))
-            finally:
-                PyBuffer_Release(&sizes_of)
-        finally:
-            PyBuffer_Release(&starts_of)
-    finally:
-        PyBuffer_Release(&source)
-    return result
+    cdef Py_buffer starts
+    cdef Py_buffer sizes
+    cdef Py_ssize_t count
+
+    def __cinit__(self, block):
+        PyObject_GetBuffer(block.data, &self.source, PyBUF_SIMPLE)
+        PyObject_GetBuffer(block.starts, &self.starts, PyBUF_SIMPLE)
+        PyObject_GetBuffer(block.sizes, &self.sizes, PyBUF_SIMPLE)
+        if self.starts.itemsize != sizeof(int64_t) or self.sizes.itemsize != sizeof(uint32_t):
+            raise ValueError("starts are none of int64 or sizes none of uint32")
+        self.count = min(self.starts.len // 8, self.sizes.len // 4)
+
+    def __dealloc__(self):
+        # Does nothing for a buffer that was not acquired.
+        PyBuffer_Release(&self.sizes)
+        PyBuffer_Release(&self.starts)
+        PyBuffer_Release(&self.source)
+
+    cdef Py_ssize_t total(self, Py_ssize_t begin, Py_ssize_t end) except -1:
+        """Bytes of the payloads of some rows, which must lie inside."""
+        cdef const int64_t* starts = <const int64_t*>self.starts.buf
+        cdef const uint32_t* sizes = <const uint32_t*>self.sizes.buf
+        cdef Py_ssize_t i, total = 0
+        if not 0 <= begin <= end <= self.count:
+            raise ValueError(f"rows {begin} to {end} lie outside")
+        for i in range(begin, end):
+            check(starts[i], sizes[i], self.source.len)
+            total += sizes[i]
+        return total
+
+    cdef bytes encode(self, Py_ssize_t begin, Py_ssize_t end, bytes head):
+        """Frames of these rows, each with a line that begins with `head`."""
+        cdef const uint8_t* base = <const uint8_t*>self.source.buf
+        cdef const int64_t* starts = <const int64_t*>self.starts.buf
+        cdef const uint32_t* sizes = <const uint32_t*>self.sizes.buf
+        cdef uint8_t* to
+        cdef const uint8_t* prefix = <const uint8_t*>PyBytes_AS_STRING(head)
+        cdef const uint8_t* line = NULL  # where the line before was written
+        cdef Py_ssize_t i, prefix_size = PyBytes_GET_SIZE(head), line_size = 0
+        cdef Py_ssize_t total = self.total(begin, end) + (end - begin) * (prefix_size + 4)
+        cdef int64_t last = -1
+        cdef int digits = 0
+        cdef bytes result
+        for i in range(begin, end):
+            if sizes[i] != last:
+                last = sizes[i]
+                digits = digits_of(sizes[i])
+            total += digits
+        result = PyBytes_FromStringAndSize(NULL, total)
+        to = <uint8_t*>PyBytes_AS_STRING(result)
+        last = -1
+        for i in range(begin, end):
+            if sizes[i] == last:
+                to = put(to, line, line_size)
+                line = to - line_size
+            else:
+                last = sizes[i]
+                line = to
+                to = put_end(put_number(put(to, prefix, prefix_size), sizes[i]))
+                line_size = to - line
+            to = put_end(put(to, base + starts[i], sizes[i]))
+        return result
+
+
+cdef bytes head_of_message(bytes subject, bytes sid):
+    """Beginning of the line of a MSG frame."""
+    cdef Py_ssize_t name = PyBytes_GET_SIZE(subject), receiver = PyBytes_GET_SIZE(sid)
+    cdef bytes head = PyBytes_FromStringAndSize(NULL, name + receiver + 6)
+    cdef uint8_t* to = put(<uint8_t*>PyBytes_AS_STRING(head), b"MSG ", 4)
+    to = put(to, PyBytes_AS_STRING(subject), name)
+    to[0] = 32
+    to = put(to + 1, PyBytes_AS_STRING(sid), receiver)
+    to[0] = 32
+    return head
+
+
+def hand_out_runs(runs, block, Py_ssize_t at, dict known not None):
+    cdef Py_ssize_t count = len(runs), begin, end, size, pending, out = 0, total = 0
+    cdef list fresh = [], waiting
+    cdef bytes subject, sid, frames
+    cdef Rows rows = Rows(block)
+    while at < count:
+        subject, begin, end = runs[at]
+        route = known.get(subject)
+        to = None if route is None else route.only
+        if to is None or to.handler is not None or to.limit or to.closed:
+            break
+        client = to.client
+        size = rows.total(begin, end)
+        if not client.direct or size > SMALL:
+            break
+        waiting = client.out
+        if PyList_GET_SIZE(waiting):
+            pending = client.out_size
+            if pending > SMALL:
+                break
+        else:
+            pending = 0
+            fresh.append(client)
+        sid = to.sid
+        frames = rows.encode(begin, end, head_of_message(subject, sid))
+        waiting.append(frames)
+        client.out_size = pending + PyBytes_GET_SIZE(frames)
+        to.delivered += end - begin
+        counters = client.counters
+        counters.out_msgs += end - begin
+        counters.out_bytes += size
+        out += end - begin
+        total += size
+        at += 1
+    return at, out, total, fresh
 
 
 def encode_block(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None, bytes sid not None):
-    return encode(block, begin, end, b"MSG %b %b " % (subject, sid))
+    return Rows(block).encode(begin, end, head_of_message(subject, sid))
 
 
 def encode_publishes(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None):
-    return encode(block, begin, end, b"PUB %b " % subject)
+    return Rows(block).encode(begin, end, b"PUB %b " % subject)

@@ -19,10 +19,14 @@ _SECOND = 10**9
 _MIN_PLACES = 24
 #: Maximum number of marks of an axis of time.
 _TICKS = 12
-#: Bars of a plot in a row of a table.
-_SPARK_BARS = 48
+#: Bars of a plot in a row of a table: as many as its messages fill, so that an even rate has even bars.
+_SPARK_BARS, _MIN_SPARK_BARS, _BAR_MESSAGES = 48, 12, 8
+#: Units across and down that plot.
+_SPARK_WIDTH, _SPARK_HEIGHT = 96, 18
 #: Margins beside, above and between the plots, in units of the drawing.
 _LEFT, _RIGHT, _ABOVE, _BELOW = 52, 8, 18, 20
+#: Units across a plot whose text is readable on a narrow screen, and the maximum number of its marks of time.
+_NARROW, _NARROW_TICKS = 460, 4
 #: Units across a strip. It is stretched to the available width.
 _STRIP = 1000
 #: Minimum number of units of a part of a strip.
@@ -86,10 +90,27 @@ def plot(
     width: int = 960,
     height: int = 90,
 ) -> Markup:
-    """Draws bars, one plot below the other over one axis.
+    """Draws bars, one plot below the other over one axis; a broad plot twice, of which narrow screens show the second.
 
     `ticks` are labels and `marks` are classes, each with its place on the axis. `height` is that of each plot.
     """
+    ticks, marks = list(ticks), list(marks)
+    broad = _draw(panels, places, ticks, marks, width, height, " broad" if width > _NARROW else "")
+    if width <= _NARROW:
+        return broad
+    few = ticks[:: math.ceil(len(ticks) / _NARROW_TICKS) or 1]
+    return broad + _draw(panels, places, few, marks, _NARROW, height, " narrow")
+
+
+def _draw(
+    panels: Sequence[BarChart],
+    places: int,
+    ticks: Iterable[tuple[float, str]],
+    marks: Iterable[tuple[int, str]],
+    width: int,
+    height: int,
+    size: str,
+) -> Markup:
     inner = width - _LEFT - _RIGHT
     each = inner / max(places, 1)
     bottom = len(panels) * (height + _ABOVE)
@@ -121,7 +142,7 @@ def plot(
         parts.append(f'<path class="tick" d="M{x:.5g} {bottom}v4"/>')
         parts.append(f'<text x="{x:.5g}" y="{bottom + 15}" class="{side}">{escape(text)}</text>')
     box = f'viewBox="0 0 {width} {bottom + _BELOW}"'
-    return Markup(f'<svg class="plot" {box} role="img">{"".join(parts)}</svg>')
+    return Markup(f'<svg class="plot{size}" {box} role="img">{"".join(parts)}</svg>')
 
 
 def _round_up(value: float, sizes: bool) -> float:
@@ -134,18 +155,30 @@ def _round_up(value: float, sizes: bool) -> float:
 
 
 def sparkline(values: Mapping[int, float], places: int) -> Markup:
-    """Draws bars as small as a word, for a row of a table."""
-    if not any(values.values()):
+    """Draws bars as small as a word, for a row of a table.
+
+    A place that two bars share counts in both, each with its part. A count that is a multiple of the places for some
+    bars and one more for others would draw a comb where the rate is even.
+    """
+    total = sum(values.values())
+    if not total:
         return Markup("")
-    bars: dict[int, float] = {}
+    count = min(max(int(total) // _BAR_MESSAGES, _MIN_SPARK_BARS), _SPARK_BARS, places)
+    bars = [0.0] * count
     for place, value in values.items():
-        at = place * _SPARK_BARS // max(places, _SPARK_BARS)
-        bars[at] = bars.get(at, 0) + value
-    highest = max(bars.values())
+        low, high = place * count / places, (place + 1) * count / places
+        at = int(low)
+        share = min(1.0, (at + 1 - low) / (high - low))
+        bars[at] += value * share
+        if at + 1 < count:
+            bars[at + 1] += value * (1 - share)
+    highest, each = max(bars), _SPARK_WIDTH / count
     path = "".join(
-        f"M{2 * at + 1} 18v-{max(16 * value / highest, 0.6):.3g}" for at, value in sorted(bars.items()) if value
+        f"M{at * each:.4g} {_SPARK_HEIGHT}v-{max(16 * value / highest, 0.6):.3g}h{each * 0.85:.3g}V{_SPARK_HEIGHT}z"
+        for at, value in enumerate(bars)
+        if value
     )
-    box = f'width="{2 * _SPARK_BARS}" height="20" viewBox="0 0 {2 * _SPARK_BARS} 20"'
+    box = f'width="{_SPARK_WIDTH}" height="20" viewBox="0 0 {_SPARK_WIDTH} 20"'
     return Markup(f'<svg class="spark" {box} aria-hidden="true"><path d="{path}"/></svg>')
 
 

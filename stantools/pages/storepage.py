@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from markupsafe import Markup
 
-from stantools.browse.slice_map import BytesState, IndexState, cells, index_state, segments
+from stantools.browse.store_channel import slice_state
 from stantools.browse.timeline import read_timeline
-from stantools.errors import StoreUnreadableError
 from stantools.escaping import fill_in, store_names, text
 from stantools.format.crc import Crc
 from stantools.inspection.advice import Diagnosis, remedies
@@ -25,61 +23,17 @@ from stantools.inspection.forecast.channel_forecast import ChannelForecast
 from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.overview import Overview
 from stantools.inspection.subscribers import NO_SUBSCRIPTIONS, Subscriber, SubscriberList, as_ranges
-from stantools.inspection.survey import ChannelSurvey, SliceSurvey
+from stantools.inspection.survey import ChannelSurvey
 from stantools.inspection.verify import ChannelVerdict
-from stantools.notation import span_text
 from stantools.pages.html import render
-from stantools.pages.plots import BarChart, TimeAxis, plot, strip
+from stantools.pages.pictures import MAX_DRAWN, ChannelPicture, draw, is_wrong
+from stantools.pages.plots import strip
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
 
 #: Maximum number of rows of a table: subscriptions and slices of one channel.
 LISTED = 2000
 _CHANNEL_ROWS = 100
-#: Maximum number of healthy channels that are drawn. Channels with a problem are all drawn.
-_MAX_DRAWN = 500
-#: Parts of the map of a slice.
-_PARTS = 400
-_STATES = {
-    BytesState.UNKNOWN: "rest",
-    BytesState.GOOD: "good",
-    BytesState.INDEX_ONLY: "warn",
-    BytesState.FOREIGN: "warn",
-    BytesState.ORPHAN: "warn",
-    BytesState.ZERO: "warn",
-    BytesState.BAD: "bad",
-    BytesState.UNREADABLE: "bad",
-}
-
-
-@dataclass(frozen=True)
-class SlicePicture:
-    """A slice with the map of its bytes."""
-
-    name: str  #: name of its file
-    size: int  #: bytes of the data file
-    messages: int  #: number of good messages
-    first: int | None  #: sequence of the first of them, None if there is none
-    last: int | None  #: of the last one
-    damaged: int  #: number of damaged ranges
-    index: IndexState
-    map: Markup  #: map of the file's bytes
-
-    @property
-    def wrong(self) -> bool:
-        """It has a problem."""
-        return bool(self.damaged) or self.index.level != "clean"
-
-
-@dataclass(frozen=True)
-class ChannelPicture:
-    """The drawings of a channel."""
-
-    slices: Sequence[SlicePicture]  #: those with a problem come first, if there are many
-    hidden: int  #: number of slices left out
-    timeline: Markup  #: times of its messages; empty if there are none
-    span: str  #: first and last time; empty if there are none
-    problems: Sequence[str]  #: files that could not be read for it
 
 
 @dataclass
@@ -91,64 +45,14 @@ class Pictures:
     _healthy: int = 0
 
     def add(self, survey: ChannelSurvey) -> None:
-        slices = [_slice(each) for each in (*survey.slices, *survey.lone_indexes, *survey.strays)]
-        wrong = bool(survey.damaged or survey.missing) or any(each.wrong for each in slices)
+        states = [
+            (each.files.name, slice_state(each)) for each in (*survey.slices, *survey.lone_indexes, *survey.strays)
+        ]
+        wrong = bool(survey.damaged or survey.missing) or any(is_wrong(each) for _, each in states)
         self._healthy += not wrong
-        if not wrong and self._healthy > _MAX_DRAWN:
-            return
-        shown = (
-            sorted(slices, key=lambda each: not each.wrong)[:_CHANNEL_ROWS] if len(slices) > _CHANNEL_ROWS else slices
-        )
-        self.channels[survey.files.name] = ChannelPicture(shown, len(slices) - len(shown), *_timeline(survey, self.crc))
-
-
-def _slice(survey: SliceSurvey) -> SlicePicture:
-    bar = cells(segments(survey), survey.size, _PARTS)
-    parts, at = [], 0
-    for state, group in groupby(bar):
-        end = at + sum(1 for _ in group)
-        if state in _STATES:
-            parts.append((at, end, _STATES[state]))
-        at = end
-    held = Ranges.union(run.sequences for run in survey.runs)
-    return SlicePicture(
-        survey.files.name,
-        survey.size,
-        sum(run.count for run in survey.runs),
-        held.first if held else None,
-        held.last if held else None,
-        len(survey.damages) + bool(survey.error or survey.header_error),
-        index_state(survey),
-        strip(parts, 0, _PARTS),
-    )
-
-
-def _timeline(survey: ChannelSurvey, crc: Crc) -> tuple[Markup, str, Sequence[str]]:
-    timeline = read_timeline(survey.files, crc, survey=survey)
-    if not timeline.whole.times:
-        return Markup(""), "", timeline.problems
-    axis = TimeAxis.over(timeline.first, timeline.last)
-    try:
-        if timeline.first < timeline.last:
-            found = timeline.whole.regroup(axis.start, axis.width, axis.places)
-        else:
-            found = timeline.detail(axis.start, axis.start + axis.width * axis.places, axis.width)
-    except StoreUnreadableError as problem:
-        return Markup(""), "", [*timeline.problems, problem.message]
-    panels = (
-        BarChart(f"messages per {axis.unit}", dict(enumerate(found.count.tolist()))),
-        BarChart(f"bytes per {axis.unit}", dict(enumerate(found.bytes.tolist())), "orange", sizes=True),
-    )
-    marks = [
-        (place, "bad" if found.damaged[place] else "warn")
-        for place in range(len(found))
-        if found.damaged[place] or found.missing[place] or found.gap[place]
-    ]
-    problems = list(timeline.problems)
-    if timeline.strays:
-        problems.append(f"{timeline.strays:,} messages have times far outside, and are left out of the plot")
-    span = span_text(timeline.first, timeline.last, axis.width)
-    return plot(panels, axis.places, axis.ticks, marks=marks, height=70), span, problems
+        if wrong or self._healthy <= MAX_DRAWN:
+            timeline = read_timeline(survey.files, self.crc, survey=survey)
+            self.channels[survey.files.name] = draw(states, timeline)
 
 
 @dataclass(frozen=True)
@@ -208,6 +112,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         )
         for verdict in verified.channels
     ]
+    channels.sort(key=lambda each: (each.outcome.rank, -each.findings))
     ranked = worst_first(verified.findings)
     return render(
         "store.html",

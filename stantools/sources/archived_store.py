@@ -87,17 +87,22 @@ def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]
                 directory = dirname(directory)
     for directory in sorted(directories - {""}):
         listings[dirname(directory)].folders.append(basename(directory))
-    everywhere = find_stores("", listings.__getitem__)
+
+    def list_all(paths: list[str]) -> Iterator[DirectoryNames]:
+        return map(listings.__getitem__, paths)
+
+    everywhere = find_stores("", list_all)
     if root := [each for each in everywhere.stores if inner != each and _within(inner, each)]:
         channel = _below(inner, root[0]).partition("/")[0]
         return StoreMembers(root, (), inner, (channel,)) if holds_channel(listings[inner].names) else None
-    found = find_stores(inner, listings.__getitem__)
-    if not (parts := found.stores + found.logs):
+    found = find_stores(inner, list_all)
+    stores = found.nearest
+    if not (parts := stores + found.logs):
         return None
     opened = commonpath(parts)
-    if found.stores == [opened] and len(found.channels) == 1:
+    if stores == [opened] and len(found.channels) == 1:
         (opened,) = found.channels  # an archive of one channel
-    return StoreMembers(sorted(found.stores), sorted(found.logs), opened, channels)
+    return StoreMembers(sorted(stores), sorted(found.logs), opened, channels)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.escaping import shell_word
 from stantools.notation import some_of
 from stantools.sources import jetstream
+from stantools.sources.nodes import find_node
 from stantools.sources.source import (
     NAME_STORE,
     Capability,
@@ -23,7 +24,7 @@ from stantools.sources.source import (
 from stantools.sources.store_search import MAX_DIRECTORIES, holds_channel
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.names import CLIENTS_FILE, SERVER_FILE
-from stantools.store.nodes import NodeFiles, find_node
+from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import prepare_store
 
 _CHANNEL_USES: Final = frozenset(
@@ -34,6 +35,9 @@ _CHANNEL_USES: Final = frozenset(
         Capability.SUBSCRIPTIONS,
         Capability.HISTORY,
         Capability.SALVAGE,
+        Capability.COMPARISON,
+        Capability.TABLE,
+        Capability.TASKS,
     }
 )
 _STORE_USES: Final = frozenset(Capability)
@@ -46,6 +50,9 @@ _NODE_USES: Final = frozenset(
         Capability.FORECAST,
         Capability.MERGE,
         Capability.MIGRATION,
+        Capability.COMPARISON,
+        Capability.TABLE,
+        Capability.TASKS,
     }
 )
 
@@ -116,7 +123,7 @@ def _recognise_parent(facts: PathFacts) -> RecognisedPath | None:
             PARENT, path, f": {stores[0]}", f"name the store: `stantools doctor {shown}`", (stores[0],)
         )
     listed = some_of([str(each.relative_to(path)) for each in stores], 5)
-    remedy = f"name one: `stantools doctor {shown}`; or all of them: `stantools pipeline VERB {shell_word(str(path))}`"
+    remedy = f"name one: `stantools doctor {shown}`; or all of them: `stantools verify {shell_word(str(path))}`"
     return RecognisedPath(SEVERAL, path, f" ({len(stores)}: {listed})", remedy, tuple(stores))
 
 

@@ -23,7 +23,10 @@ def open_source(path: Path, request: SourceRequest | None = None) -> Source:
     Raises:
         NotAStoreError: What the path looks like, and the command that works with it.
     """
-    found = recognise(path)
+    return open_recognised(recognise(path), request)
+
+
+def open_recognised(found: RecognisedPath, request: SourceRequest | None = None) -> Source:
     if found.kind.open is None:
         raise found.problem()
     return found.kind.open(found, replace(request or SourceRequest(), open=open_source))

@@ -72,7 +72,8 @@ def _recognise_url(facts: PathFacts) -> RecognisedPath | None:
     if facts.mode or not parts or parts[0] not in _SCHEMES:
         return None
     url = f"{parts[0]}//{'/'.join(parts[1:])}"
-    return RecognisedPath(URL, facts.path, "", f"look at a running server: `stantools tui --server {shell_word(url)}`")
+    remedy = f"look at a running server: `stantools tui --server {shell_word(url)}`"
+    return RecognisedPath(URL, facts.path, "", remedy, url=url)
 
 
 def _recognise_missing(facts: PathFacts) -> RecognisedPath | None:

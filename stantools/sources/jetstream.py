@@ -32,9 +32,10 @@ _BACKUP_USES: Final = frozenset(
     {
         *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
         *(Capability.SALVAGE, Capability.MERGE, Capability.MIGRATION),
+        *(Capability.TABLE, Capability.COMPARISON),
     }
 )
-_USES: Final = _BACKUP_USES | {Capability.FORECAST}
+_USES: Final = _BACKUP_USES | {Capability.FORECAST, Capability.CHANGE, Capability.PAGE}
 
 
 def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
@@ -145,11 +146,12 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
 
 
-def joined(sources: Sequence[Source]) -> Source:
-    """Returns the directories of several nodes as one source."""
-    if len(sources) == 1:
+def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:
+    """Returns the directories of several nodes as one source; `alone`: one directory is no node of several."""
+    if len(sources) == 1 and (alone or any(each.node for each in sources[0].streams)):
         return sources[0]
-    root = Path(os.path.commonpath([each.path.absolute() for each in sources]))
+    places = [each.path.absolute() for each in sources]
+    root = Path(os.path.commonpath(places)) if len(places) > 1 else places[0].parent
 
     def named(source: Source, node: str) -> str:
         return "/".join(filter(None, (os.path.relpath(source.path.absolute(), root), node)))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.progress import Progress
-from stantools.sources.store_search import find_stores, list_directory
+from stantools.sources.store_search import search
 from stantools.store.directory import NAME_STORE as NAME_STORE
 from stantools.store.directory import Datastore, open_datastore, subject_matches
 from stantools.store.nodes import NodeFiles
@@ -48,6 +48,9 @@ class Capability(enum.Enum):
     PAGE = "a page about it"
     MERGE = "a merge of nodes"
     MIGRATION = "a migration"
+    COMPARISON = "a comparison"
+    TABLE = "a table of its messages"
+    TASKS = "tasks of Spark"
 
 
 class PathFacts:
@@ -90,8 +93,8 @@ class PathFacts:
     @cached_property
     def below(self) -> tuple[list[Path], list[Path]]:
         """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
-        found = find_stores(str(self.path), list_directory, bounded=True)
-        return [Path(each) for each in found.logs], [Path(each) for each in found.stores]
+        found = search(str(self.path))
+        return [Path(each) for each in found.logs], [Path(each) for each in found.nearest]
 
 
 def names_in(path: Path) -> set[str] | None:
@@ -138,6 +141,7 @@ class RecognisedPath:
     stores: tuple[Path, ...] = ()  #: the stores that it is about
     nodes: tuple[NodeFiles, ...] = ()  #: the nodes of a cluster that it is about
     inner: str = ""  #: path in an archive, or name of a channel
+    url: str = ""  #: the URL that the path stands for, without a password
     archive: ArchiveFormat | None = None
     datastore: Datastore | None = None  #: the store, as listed
 
@@ -147,7 +151,11 @@ class RecognisedPath:
         return self.kind.says + self.detail
 
     def problem(self) -> NotAStoreError:
-        return NotAStoreError(f"{self.path}: {self.sentence}", self.remedy)
+        return NotAStoreError(f"{self.url or self.path}: {self.sentence}", self.remedy)
+
+    def refusal(self, use: Capability) -> NotAStoreError:
+        problem = self.problem()
+        return NotAStoreError(f"{problem.message}; it cannot be used for {use.value}", problem.remedy)
 
 
 @dataclass(frozen=True)
@@ -183,8 +191,18 @@ class Source:
         return bool(self.streams or self.raft_groups)
 
     @property
+    def shown(self) -> str:
+        """Its path or URL in the output."""
+        return self.sql.path if self.sql else str(self.path)
+
+    @property
     def archived(self) -> bool:
         return bool(self.unpack)
+
+    @property
+    def only_here(self) -> bool:
+        """Tasks of Spark cannot read it."""
+        return self.archived or Capability.TASKS not in self.found.kind.capabilities
 
     @property
     def node(self) -> NodeFiles | None:
@@ -248,6 +266,14 @@ class Source:
         listed = ", ".join(escape(full) for full in sorted(names) if not found or full.endswith(f"/{name}"))
         raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", f"its streams are: {listed}")
 
+    def matches(self, patterns: Sequence[str]) -> bool:
+        """Returns whether a channel or stream matches a pattern; those of a node are not known without reading it."""
+        if not patterns or self.nodes:
+            return True
+        if self.holds_streams:
+            return any(subject_matches(pattern, each.name) for each in self.streams for pattern in patterns)
+        return bool((self.sql or self.store()).matching(patterns))
+
     def data_size(self, channels: Sequence[str] = ()) -> int:
         """Returns the bytes of the slices or blocks of some channels or streams, to measure progress; 0 if unknown."""
         if self.streams:
@@ -278,5 +304,4 @@ class Source:
                         "a clustered node keeps no history of single records",
                         "stantools records FILE prints the entries of its raft.log",
                     )
-                problem = self.found.problem()
-                raise NotAStoreError(f"{problem.message}; it cannot be used for {each.value}", problem.remedy)
+                raise self.found.refusal(each)

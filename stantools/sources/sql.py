@@ -29,7 +29,10 @@ _SQLITE: Final = b"SQLite format 3\0"
 _SQL_WORDS: Final = ("--", "/*", "create ", "insert ", "drop ", "set ", "begin", "pragma ", "use ", "lock tables")
 _PG_ARCHIVE: Final = b"PGDMP"
 _SCHEMA: Final = "?schema="
-_USES: Final = frozenset(Capability) - {Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE}
+_USES: Final = frozenset(Capability) - {
+    *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
+    Capability.TASKS,
+}
 
 
 def recognise_sql(facts: PathFacts) -> RecognisedPath | None:
@@ -127,7 +130,7 @@ def recognise_database(facts: PathFacts) -> RecognisedPath | None:
     shown = parse_address(text).shown
     word = shell_word(shown)
     remedy = f"`stantools doctor {word}` judges it; `stantools salvage {word} --out NEW` makes a file store of it"
-    return RecognisedPath(DATABASE, Path(shown), "", remedy, inner=text)
+    return RecognisedPath(DATABASE, Path(shown), "", remedy, inner=text, url=shown)
 
 
 def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:

@@ -54,6 +54,16 @@ def is_address(text: str) -> bool:
     return _GO_MYSQL.fullmatch(text) is not None or _IS_KEYWORDS.match(text) is not None
 
 
+def without_password(text: str) -> str:
+    """Returns a text for messages: of a database its URL without the password, any other as it is."""
+    if not is_address(text):
+        return text
+    try:
+        return parse_address(text).shown
+    except UsageError:
+        return f"{text.partition(':')[0]}://…"
+
+
 def parse_address(text: str, driver: str | None = None) -> DatabaseAddress:
     """Raises UsageError, without the password in its text."""
     scheme = text.partition(":")[0].lower()

@@ -4,7 +4,8 @@ Facts: filestore.md sections 1.4 and weakness W19. Only a server in fault-tolera
 proves nothing. Three signs are examined, without changing or creating a file:
 
 1. locks on `.rootdir.lck` and, taken by our broker, on the directory itself, queried without taking them;
-2. processes that hold a file of the store open for writing (Linux, where permitted);
+2. processes that hold a file of the store open for writing (Linux, where permitted), and nats-servers whose command
+   line or configuration names the directory: they close the files of idle streams after a minute;
 3. current writes: if the newest file is younger than a few seconds, the store is watched for that long.
 """
 
@@ -13,11 +14,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,6 +33,10 @@ QUIET_SECONDS = 2.0
 
 _WATCHED_FILES = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+#: folder that a nats-server makes in its store directory; bytes of a configuration that are read
+_STREAMS = "jetstream"
+_MAX_CONFIG = 1 << 20
+_STORE_DIR = re.compile(r"""store_?dir(?:ectory)?["']?\s*[:=]?\s*["']?([^"'\s,;}]+)""", re.IGNORECASE)
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 
@@ -75,6 +81,8 @@ def find_uses(
     if (pid := _holder(store)) not in (None, os.getpid()):
         uses.append(StoreUse("lock", f"process {pid} holds the lock of {store}", pid))
     uses += open_handles(store, _identities(store))
+    if not uses:
+        uses += configured_servers(store)
     if not uses and quiet > 0 and (name := changing_file(store, quiet, sleep, _is_watched)):
         uses.append(StoreUse("write", f"{name} is being written right now"))
     return uses
@@ -190,6 +198,43 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
         for path in _writer_of(entry.path, root, known):
             yield StoreUse("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
             break
+
+
+def configured_servers(place: Path) -> Iterator[StoreUse]:
+    """Finds nats-servers that were started with a store directory at, in or around a place (Linux)."""
+    root = place.resolve()
+    for process in Path("/proc").glob("[0-9]*") if sys.platform.startswith("linux") else ():
+        try:
+            program, *words = (process / "cmdline").read_text(errors="surrogateescape").split("\0")
+        except OSError:
+            continue  # the process is gone
+        if "nats-server" not in Path(program).name or int(process.name) == os.getpid():
+            continue
+        folder = Path("/")
+        with suppress(OSError):  # it may belong to another user
+            folder = (process / "cwd").readlink()
+        for each in _store_directories(words, folder):
+            store = (folder / each).resolve()
+            if root in (store, store / _STREAMS) or store / _STREAMS in root.parents:
+                yield StoreUse(
+                    "handle", f"process {process.name}, a nats-server, has store_dir {store}", int(process.name)
+                )
+                break
+
+
+def _store_directories(words: list[str], folder: Path) -> Iterator[str]:
+    """Yields the store directories that a nats-server's command line and its configuration name."""
+    for at, word in enumerate(words):
+        name, _, value = word.lstrip("-").partition("=")
+        value = value or next(iter(words[at + 1 : at + 2]), "")
+        if word.startswith("-") and name in ("sd", "store_dir"):
+            yield value
+        elif word.startswith("-") and name in ("c", "config"):
+            try:
+                text = (folder / value).read_bytes()[:_MAX_CONFIG].decode("utf-8", "surrogateescape")
+            except OSError:
+                continue
+            yield from (match[1] for match in _STORE_DIR.finditer(text))
 
 
 def _identities(store: Path) -> set[tuple[int, int]]:

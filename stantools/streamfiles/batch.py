@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol
 
 from stantools.format.columns import MessageColumns
+from stantools.lazy_numpy import np
 from stantools.store.mapping import Buffer
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import OpenBlock, RecordColumns, WriteStop, record_sizes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)

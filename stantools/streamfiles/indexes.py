@@ -6,22 +6,28 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stantools.lazy_numpy import np
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, MAX_SEQUENCE, ArchiveError
 from stantools.streamfiles.varints import VarintReader, put, zigzag
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 #: Servers read their own version and earlier ones; this one is 2.11's.
 _WRITTEN_VERSION: Final = 2
 #: sequences per node of a map of deleted sequences
 _NODE_BITS: Final = 2048
+#: words of bits in a node, by the version of its map; bytes before the nodes, and in a node besides its words
+_NODE_WORDS: Final = {1: 64, 2: 32}
+_MAP_HEAD: Final = 10
+_NODE_BORDERS: Final = 10
 
 
 class IndexVersionError(ArchiveError):
@@ -32,12 +38,25 @@ class IndexVersionError(ArchiveError):
 class KnownBlock:
     first: int
     last: int
-    deleted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  #: rising
     size: int = 0  #: of its messages' records
+    removed: int = 0  #: number of deleted sequences
+    deleted_map: bytes = field(default=b"", repr=False)  #: as stored; empty if nothing is deleted
+    _deleted: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def deleted(self) -> NDArray[np.int64]:
+        """The deleted sequences, rising."""
+        if self._deleted is None:
+            self._deleted = _sequences_of(self.deleted_map)
+        return self._deleted
+
+    @deleted.setter
+    def deleted(self, sequences: NDArray[np.int64]) -> None:
+        self._deleted, self.removed = sequences, len(sequences)
 
     @property
     def messages(self) -> int:
-        return self.last - self.first + 1 - len(self.deleted)
+        return self.last - self.first + 1 - self.removed
 
     def listed(self, first: int = 0) -> Ranges:
         """Returns its messages, from a first one of the stream on."""
@@ -59,9 +78,14 @@ class KnownStream:
     size: int = 0  #: of their records
     first_time: int = 0
     subjects: int = 0  #: number of subjects
-    #: Size of each subject and its bytes, one after the other.
-    subject_sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: Size of each subject, its bytes one after the other, and its number of messages.
+    subject_lengths: array[int] = field(default_factory=lambda: array("q"), repr=False)
     subject_text: bytes = field(default=b"", repr=False)
+    subject_counts: array[int] = field(default_factory=lambda: array("Q"), repr=False)
+
+    @property
+    def subject_sizes(self) -> NDArray[np.int64]:
+        return np.array(self.subject_lengths, np.int64)
 
     def listed(self) -> Ranges:
         return Ranges.union(each.listed(self.first) for each in self.blocks.values())
@@ -87,16 +111,17 @@ def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None 
         first, last, numbers.signed(), {}, version=version, messages=messages, size=size, first_time=first_time
     )
     known.subjects = numbers.bounded(numbers.take(), 3)
-    sizes, text = np.zeros(known.subjects, np.int64), bytearray()
-    for row in range(known.subjects):
+    text = bytearray()
+    for _ in range(known.subjects):
         name = numbers.raw(numbers.take())
-        sizes[row] = len(name)
+        known.subject_lengths.append(len(name))
         text += name
         count = numbers.take()
+        known.subject_counts.append(count)
         numbers.take()
         if count > 1 or version >= 4:
             numbers.take()
-    known.subject_sizes, known.subject_text = sizes, bytes(text)
+    known.subject_text = bytes(text)
     for _ in range(numbers.bounded(numbers.take(), 7)):
         number, size = numbers.take(), numbers.take()
         block_first, _, block_last, _, deleted = (numbers.take() for _ in range(5))
@@ -104,7 +129,7 @@ def read_index(data: bytes, key: bytes, unseal: Callable[[bytes], bytes] | None 
             numbers.take()
         known.blocks[number] = KnownBlock(block_first, block_last, size=size)
         if deleted:
-            known.blocks[number].deleted = read_deleted(numbers)
+            known.blocks[number].deleted_map, known.blocks[number].removed = _deleted_map(numbers), deleted
     known.last_block, known.last_hash = numbers.take(), numbers.raw(HASH_SIZE)
     return known
 
@@ -132,20 +157,29 @@ def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
 
 def read_deleted(numbers: VarintReader) -> NDArray[np.int64]:
     """Reads a map of deleted sequences, rising."""
-    magic, version = numbers.raw(2)
-    if magic != 0x16 or version not in (1, 2):
+    return _sequences_of(_deleted_map(numbers))
+
+
+def _deleted_map(numbers: VarintReader) -> bytes:
+    """Returns the bytes of a map of deleted sequences; ArchiveError if it is none."""
+    head = numbers.raw(_MAP_HEAD)
+    if head[:1] != b"\x16" or head[1] not in _NODE_WORDS:
         raise ArchiveError("its map of deleted sequences has an unknown version")
-    words = 64 if version == 1 else 32
-    nodes = numbers.bounded(int.from_bytes(numbers.raw(4), "little"), 10 + 8 * words)
-    numbers.raw(4)
-    found = [np.zeros(0, np.int64)]
-    for _ in range(nodes):
-        base = int.from_bytes(numbers.raw(8), "little")
-        bits = np.unpackbits(np.frombuffer(numbers.raw(8 * words), np.uint8), bitorder="little")
-        numbers.raw(2)
-        if base > MAX_SEQUENCE:
+    size = _NODE_BORDERS + 8 * _NODE_WORDS[head[1]]
+    nodes = numbers.raw(size * numbers.bounded(int.from_bytes(head[2:6], "little"), size))
+    for at in range(0, len(nodes), size):
+        if (base := int.from_bytes(nodes[at : at + 8], "little")) > MAX_SEQUENCE:
             raise ArchiveError(f"it names the sequence {base}")
-        found.append(np.flatnonzero(bits) + base)
+    return head + nodes
+
+
+def _sequences_of(deleted_map: bytes) -> NDArray[np.int64]:
+    found = [np.zeros(0, np.int64)]
+    size = _NODE_BORDERS + 8 * _NODE_WORDS[deleted_map[1]] if deleted_map else 1
+    for at in range(_MAP_HEAD, len(deleted_map), size):
+        words = np.frombuffer(deleted_map[at + 8 : at + size - 2], np.uint8)
+        bits = np.unpackbits(words, bitorder="little")
+        found.append(np.flatnonzero(bits) + int.from_bytes(deleted_map[at : at + 8], "little"))
     return np.unique(np.concatenate(found))
 
 

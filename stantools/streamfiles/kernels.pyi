@@ -52,6 +52,9 @@ def scan_records(
     Fills `columns` from row 0 on. Returns the number of rows, the end position and the reason.
     """
 
+def end_of_records(block: ReadableBuffer, key: bytes) -> int:
+    """Returns the end of the good records at the beginning of a whole block: its size if all are good."""
+
 def next_record(block: ReadableBuffer, position: int, key: bytes, budget: int) -> int:
     """Returns the offset of the first good record at or after `position`; the size of the block if there is none.
 

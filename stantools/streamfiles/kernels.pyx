@@ -30,9 +30,8 @@ cdef extern from "<time.h>" nogil:
 
     tm* gmtime_r(const time_t* seconds, tm* broken)
 
-import numpy as np
-
 from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.lazy_numpy import np
 from stantools.streamfiles import layout
 
 
@@ -206,15 +205,18 @@ def frame(data, out, int64_t position):
     return position + <int64_t>(view.size + chunks * CHUNK_HEAD_SIZE)
 
 
-cdef inline uint8_t* write_skip(
-    uint8_t* p, uint64_t sequence, int64_t timestamp, Hash function, const uint8_t* key
+cdef inline uint8_t* write_skips(
+    uint8_t* p, uint64_t first, uint64_t count, int64_t timestamp, Hash function, const uint8_t* key
 ) noexcept nogil:
-    store32(p, EMPTY_SIZE)
-    store64(p + 4, sequence | SKIPPED)
-    store64(p + 12, <uint64_t>timestamp)
-    p[20] = p[21] = 0
-    store64(p + HEAD_SIZE, hash_record(function, key, p, EMPTY_SIZE, 0, False))
-    return p + EMPTY_SIZE
+    cdef uint64_t sequence
+    for sequence in range(first, first + count):
+        store32(p, EMPTY_SIZE)
+        store64(p + 4, sequence | SKIPPED)
+        store64(p + 12, <uint64_t>timestamp)
+        p[20] = p[21] = 0
+        store64(p + HEAD_SIZE, hash_record(function, key, p, EMPTY_SIZE, 0, False))
+        p += EMPTY_SIZE
+    return p
 
 
 def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
@@ -222,16 +224,13 @@ def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
     cdef uint8_t[::1] target = writable(block.content)
     cdef Bytes keys = checked(block.key)
     cdef int64_t position = block.position
-    cdef uint64_t room = <uint64_t>target.shape[0], number
-    cdef uint8_t* p
+    cdef uint64_t room = <uint64_t>target.shape[0]
     if position < 0 or <uint64_t>position > room or count > (room - <uint64_t>position) // EMPTY_SIZE:
         raise ValueError(f"{count} skip records do not fit into the block at {position}")
     if count == 0:
         return
-    p = &target[0] + position
     with nogil:
-        for number in range(count):
-            p = write_skip(p, sequence + number, timestamp, hash_of, keys.base)
+        write_skips(&target[0] + position, sequence, count, timestamp, hash_of, keys.base)
     block.position = position + <int64_t>(count * EMPTY_SIZE)
 
 
@@ -321,11 +320,8 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
                 if gap * EMPTY_SIZE > capacity - at:
                     wrong = BLOCK_TOO_SMALL
                     break
-                p = &target[0] + at
-                for number in range(previous + 1, numbers[row]):
-                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
                 at += gap * EMPTY_SIZE
-                number = numbers[row]
             if size > capacity - at or (at and at + size > <uint64_t>room):
                 stop = NO_ROOM
                 break
@@ -411,9 +407,7 @@ def copy_records(batch, Py_ssize_t first, block):
                 if gap * EMPTY_SIZE > capacity - at:
                     wrong = BLOCK_TOO_SMALL
                     break
-                p = &target[0] + at
-                for number in range(previous + 1, numbers[row]):
-                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
                 at += gap * EMPTY_SIZE
                 previous = numbers[row] - 1
             if size > capacity - at or (at and at + size > <uint64_t>room):
@@ -477,6 +471,55 @@ def content_hashes(block, columns, key):
     return hashes
 
 
+cdef struct FoundRecord:
+    uint64_t size
+    uint64_t subject  # size of the subject
+    uint64_t header  # size of the headers
+    uint64_t place  # where headers or payload begin
+    bint headers
+
+
+cdef inline int find_flaw(const uint8_t* p, uint64_t left, const uint8_t* key, FoundRecord* found) noexcept nogil:
+    """Reads the sizes of a record, and checks its hash."""
+    cdef uint32_t word
+    cdef uint64_t needed
+    if left < EMPTY_SIZE:
+        return CUT
+    word = load32(p)
+    found.size = word & ~HAS_HEADERS
+    found.headers = word & HAS_HEADERS != 0
+    found.subject = p[20] | <uint64_t>p[21] << 8
+    needed = EMPTY_SIZE + found.subject
+    if found.size < needed or found.size > MAX_RECORD_SIZE:
+        return BAD_LENGTH
+    if found.size > left:
+        return CUT
+    found.header = 0
+    found.place = HEAD_SIZE + found.subject
+    if found.headers:
+        if needed + LENGTH_SIZE > found.size:
+            return BAD_LENGTH
+        found.header = load32(p + found.place)
+        found.place += LENGTH_SIZE
+        if needed + LENGTH_SIZE + found.header > found.size:
+            return BAD_LENGTH
+    if hash_record(hash_of, key, p, found.size, found.subject, found.headers) != load64(p + found.size - HASH_SIZE):
+        return BAD_HASH
+    return FINE
+
+
+def end_of_records(block, key):
+
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef uint64_t at = 0
+    cdef FoundRecord found
+    with nogil:
+        while at < view.size and find_flaw(view.base + at, view.size - at, keys.base, &found) == FINE:
+            at += found.size
+    return at
+
+
 def scan_records(block, int64_t position, key, columns):
 
     cdef Bytes view = Bytes(block)
@@ -492,8 +535,8 @@ def scan_records(block, int64_t position, key, columns):
     cdef int64_t[::1] data_starts = columns.data_start
     cdef uint32_t[::1] data_sizes = columns.data_size
     cdef Py_ssize_t capacity = columns.capacity, row = 0
-    cdef uint64_t at = <uint64_t>position, left, size, needed, subject, header, place
-    cdef uint32_t word
+    cdef uint64_t at = <uint64_t>position
+    cdef FoundRecord found
     cdef const uint8_t* p
     cdef int flaw = FINE
     if position < 0 or at > view.size:
@@ -508,47 +551,22 @@ def scan_records(block, int64_t position, key, columns):
             if row == capacity:
                 flaw = COLUMNS_FULL
                 break
-            left = view.size - at
-            if left < EMPTY_SIZE:
-                flaw = CUT
-                break
             p = view.base + at
-            word = load32(p)
-            size = word & ~HAS_HEADERS
-            subject = p[20] | <uint64_t>p[21] << 8
-            needed = EMPTY_SIZE + subject
-            if size < needed or size > MAX_RECORD_SIZE:
-                flaw = BAD_LENGTH
-                break
-            if size > left:
-                flaw = CUT
-                break
-            header = 0
-            place = HEAD_SIZE + subject
-            if word & HAS_HEADERS:
-                if needed + LENGTH_SIZE > size:
-                    flaw = BAD_LENGTH
-                    break
-                header = load32(p + place)
-                place += LENGTH_SIZE
-                if needed + LENGTH_SIZE + header > size:
-                    flaw = BAD_LENGTH
-                    break
-            if hash_record(hash_of, keys.base, p, size, subject, word & HAS_HEADERS) != load64(p + size - HASH_SIZE):
-                flaw = BAD_HASH
+            flaw = find_flaw(p, view.size - at, keys.base, &found)
+            if flaw != FINE:
                 break
             numbers[row] = load64(p + 4) & MAX_SEQUENCE
             flags[row] = <uint8_t>(load64(p + 4) >> 62)
             times[row] = <int64_t>load64(p + 12)
-            lengths[row] = <uint32_t>size
+            lengths[row] = <uint32_t>found.size
             subject_starts[row] = <int64_t>(at + HEAD_SIZE)
-            subject_sizes[row] = <uint32_t>subject
-            header_starts[row] = <int64_t>(at + place) if word & HAS_HEADERS else 0
-            header_sizes[row] = <uint32_t>header
-            data_starts[row] = <int64_t>(at + place + header)
-            data_sizes[row] = <uint32_t>(size - HASH_SIZE - place - header)
+            subject_sizes[row] = <uint32_t>found.subject
+            header_starts[row] = <int64_t>(at + found.place) if found.headers else 0
+            header_sizes[row] = <uint32_t>found.header
+            data_starts[row] = <int64_t>(at + found.place + found.header)
+            data_sizes[row] = <uint32_t>(found.size - HASH_SIZE - found.place - found.header)
             row += 1
-            at += size
+            at += found.size
     return row, at, FLAWS[flaw]
 
 

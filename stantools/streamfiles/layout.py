@@ -15,9 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-import numpy as np
-
 from stantools.errors import StantoolsError
+from stantools.lazy_numpy import np
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ class MessagePlaces(NamedTuple):
     size: NDArray[np.int32]  #: bytes of headers and payload
 
 
-_POWERS: Final = np.array([10**power for power in range(1, 20)], np.uint64)
+_POWERS: Final = tuple(10**power for power in range(1, 20))
 #: Constant bytes: of a block with origin (with an empty channel and numbers of one digit), and of a reply in a block
 #: that exists anyway and in one that does not.
 _WITH_ORIGIN: Final = len(headers.header_block(b"", 0, 0, b"", origin=True)) - 2
@@ -178,7 +177,7 @@ _REPLY_LINE: Final = len(headers.header_block(b"", 0, 0, b"x", origin=False)) - 
 
 def decimal_sizes(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Returns the number of digits of each number."""
-    return np.searchsorted(_POWERS, numbers, "right") + 1
+    return np.searchsorted(np.array(_POWERS, np.uint64), numbers, "right") + 1
 
 
 def header_sizes(columns: MessageColumns, channel_size: int, origin: bool) -> NDArray[np.int64]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.driver import LoopDriver, LoopRounds, StoreTimer
+from broker.driver import LoopDriver, StoreTimer
+from broker.rounds import LoopRounds, RoundStep, nothing
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,8 +85,6 @@ async def test_a_store_is_called_sooner_than_it_said(again):
 class Rules:
     """Rules that take note of when they are called."""
 
-    slow = False
-
     def __init__(self) -> None:
         self.commits: list[int] = []
 
@@ -96,34 +95,76 @@ class Rules:
         """There are none."""
 
 
-@pytest.mark.parametrize("slow", [True, False])
-async def test_nothing_else_waits_for_a_slow_commit(slow):
-    rounds = LoopRounds(asyncio.get_running_loop())
+@pytest.mark.parametrize("held", [True, False])
+async def test_the_steps_of_a_round(held):
+    done: list[str] = []
+
+    def write() -> None:
+        before = rounds.enter(RoundStep.WRITE)
+        done.append("written")
+        rounds.step = before
+
+    rounds = LoopRounds(partial(done.append, "read"), write, partial(done.append, "held") if held else None)
     driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
-    done = []
-    rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
-    rounds.apply_input = partial(done.append, "read")
+
+    def commit() -> None:
+        assert rounds.step is RoundStep.COMMIT
+        # Nothing else waits for a disk.
+        driver.write_now()
+        done.append("committed")
+
     driver.server = rules = Rules()
-    rules.slow, rules.commit = slow, partial(done.append, "committed")
+    rules.commit = commit
     driver.commit_soon()
     await asyncio.sleep(0.01)
-    assert done == ["held", "read", *(["written", "held"] if slow else []), "committed", "written"]
+    wanted = ["held", "read", "written", "held", "committed", "written"]
+    assert done == [each for each in wanted if held or each != "held"]
     done.clear()
     rounds.soon()
     await asyncio.sleep(0.01)
-    assert done == ["held", "read", "written"]
+    assert done == (["held", "read", "written"] if held else ["read", "written"])
+
+
+async def test_a_commit_that_fails():
+    rounds = LoopRounds(nothing, nothing)
+    problems = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(str(context["exception"])))
+    first, second = (LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds) for _ in range(2))
+    first.server, second.server = Rules(), Rules()
+    first.server.commit = lambda: [][0]
+    first.commit_soon()
+    second.commit_soon()
+    await asyncio.sleep(0.01)
+    assert problems == ["list index out of range"] and len(second.server.commits) == 1
+    assert rounds.step is RoundStep.READ
+
+
+@pytest.mark.parametrize(
+    ("before", "step"),
+    [
+        (RoundStep.APPLY, RoundStep.APPLY),
+        (RoundStep.APPLY, RoundStep.COMMIT),
+        (RoundStep.COMMIT, RoundStep.APPLY),
+        (RoundStep.COMMIT, RoundStep.COMMIT),
+        (RoundStep.WRITE, RoundStep.WRITE),
+    ],
+)
+def test_no_step_calls_back_into_an_earlier_one(before, step):
+    rounds = LoopRounds(nothing, nothing)
+    rounds.enter(before)
+    with pytest.raises(AssertionError, match="in the middle of"):
+        rounds.enter(step)
 
 
 async def test_the_end_of_a_job_follows_what_was_read_before():
-    rounds = LoopRounds(asyncio.get_running_loop())
-    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
     done, over = [], asyncio.Event()
+    rounds = LoopRounds(partial(done.append, "read"), nothing)
+    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
 
     def finish(result):
         done.append(result)
         over.set()
 
-    rounds.apply_input = partial(done.append, "read")
     driver.aside(lambda: "result", finish)
     await asyncio.wait_for(over.wait(), 60)
     assert done == ["read", "result"]
@@ -131,7 +172,7 @@ async def test_the_end_of_a_job_follows_what_was_read_before():
 
 @pytest.mark.parametrize("more", [False, True])
 async def test_a_commit_that_waits_for_more(more):
-    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail)
+    driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, LoopRounds(nothing, nothing))
     driver.server = rules = Rules()
     by = time.monotonic_ns() + (500_000_000 if more else 2_000_000)
     driver.commit_by(by - 1_000_000)

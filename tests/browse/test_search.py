@@ -85,7 +85,7 @@ QUERIES = (
 def test_found(text: str, indexes: bool, tmp_path: Path) -> None:
     window = opened(tmp_path, [PAYLOADS[number % len(PAYLOADS)] for number in range(40)], indexes=indexes)
     query = parse_query(text)
-    searcher = Searcher(window, query, CRC, b"one")
+    searcher = Searcher(window, query)
     wanted = matching(window, query.pattern)
     assert list(searcher.matches(0, len(window))) == wanted
     for at in range(len(window) + 1):
@@ -102,7 +102,7 @@ def test_found(text: str, indexes: bool, tmp_path: Path) -> None:
 def test_bytes(payloads: list[bytes], needle: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     window = opened(tmp_path_factory.mktemp("search"), payloads)
     query = parse_query(f"x:{needle.hex()}")
-    found = list(Searcher(window, query, CRC, b"one").matches(0, len(window)))
+    found = list(Searcher(window, query).matches(0, len(window)))
     assert found == matching(window, query.pattern)
 
 
@@ -133,8 +133,8 @@ def test_encrypted(golden: Path) -> None:
     key = load_expected("encrypted_aes")["options"]["encryption"]["key"].encode()
     query = parse_query("paid")
     plain, decrypted = refine(None, files, CRC), refine(None, files, CRC, key=key)
-    assert list(Searcher(plain, query, CRC, b"enc.foo").matches(0, len(plain))) == []
-    found = list(Searcher(decrypted, query, CRC, b"enc.foo", key).matches(0, len(decrypted)))
+    assert list(Searcher(plain, query).matches(0, len(plain))) == []
+    found = list(Searcher(decrypted, query).matches(0, len(decrypted)))
     assert found == matching(decrypted, query.pattern) != []
 
 
@@ -146,14 +146,14 @@ def test_a_message_that_is_proven_is_found(golden: Path) -> None:
     (at,) = [n for n, row in enumerate(rows) if isinstance(row, WindowMessage) and row.proven]
     proven = rows[at]
     assert isinstance(proven, WindowMessage)
-    searcher = Searcher(window, parse_query(f"x:{proven.data.hex()}"), CRC, b"alpha")
+    searcher = Searcher(window, parse_query(f"x:{proven.data.hex()}"))
     assert searcher.forward(0, len(window)) == searcher.backward(0, len(window)) == at
 
 
 def test_progress_tells_every_row(tmp_path: Path) -> None:
     window = opened(tmp_path, [b"nothing"] * 40)
     done: list[int] = []
-    searcher = Searcher(window, parse_query("absent"), CRC, b"one")
+    searcher = Searcher(window, parse_query("absent"))
     assert searcher.forward(5, len(window), done.append) is None
     assert sum(done) == len(window) - 5
     done.clear()
@@ -165,7 +165,7 @@ def test_files_that_are_gone_hold_nothing(tmp_path: Path) -> None:
     window = opened(tmp_path, [b"order"] * 40)
     for path in (tmp_path / "one").iterdir():
         path.unlink()
-    assert Searcher(window, parse_query("order"), CRC, b"one").forward(0, len(window)) is None
+    assert Searcher(window, parse_query("order")).forward(0, len(window)) is None
 
 
 class Enough(BaseException):
@@ -174,7 +174,7 @@ class Enough(BaseException):
 
 def test_a_pattern_that_takes_forever_is_ended(tmp_path: Path) -> None:
     window = opened(tmp_path, [b"aaa", b"a" * 60 + b"!"])
-    searcher = Searcher(window, parse_query("r:^(a+)+$"), CRC, b"one")
+    searcher = Searcher(window, parse_query("r:^(a+)+$"))
     waited: list[int] = []
 
     def progress(count: int) -> None:

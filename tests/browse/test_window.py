@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stantools.browse.stretch_reader import WindowFiles
 from stantools.browse.window import Row, RowNote, RowNoteKind, RowWindow, WindowMessage, open_window, refine
 from stantools.browse.window_build import estimate
-from stantools.browse.window_reader import WindowFiles
+from stantools.browse.window_reader import SliceStretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
@@ -171,7 +172,7 @@ def test_a_rough_look_has_the_same_rows(golden: Path) -> None:
     files = list_channel(
         golden / "slices_count" / "datastore" / open_datastore(golden / "slices_count" / "datastore").channel_names[0]
     )
-    rough = RowWindow(files, CRC, estimate(files))
+    rough = RowWindow(SliceStretchReader(files.raw_name, CRC, key=None), estimate(files))
     assert not rough.exact
     assert everything(rough) == everything(refine(rough, files, CRC))
 
@@ -212,7 +213,7 @@ def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
         check_notes(exact, rows)
         for other in (
             refine(None, files, CRC),
-            RowWindow(files, CRC, estimate(files)),
+            RowWindow(SliceStretchReader(files.raw_name, CRC, key=None), estimate(files)),
             refine(exact, files, CRC, live=True),
         ):
             other.rows(0, len(other))
@@ -383,6 +384,6 @@ def test_many_slices(tmp_path: Path) -> None:
     options = SampleOptions(names=["one"], messages=400, size=10, slice_msgs=2)
     root = write_sample(tmp_path / "store", options).path
     files: ChannelFiles = list_channel(root / "one")
-    rough = RowWindow(files, CRC, estimate(files))
+    rough = RowWindow(SliceStretchReader(files.raw_name, CRC, key=None), estimate(files))
     assert [note for _, note in notes(rough)] == ["40 more slices are being read"]
     assert len(refine(rough, files, CRC)) == 400

@@ -20,7 +20,7 @@ README = ROOT / "README.md"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/jetstream-guide.md"])
 def test_the_tour_shows_real_output(name: str) -> None:
     module = load(ROOT / "docs" / "tour.py")
     page = ROOT / name
@@ -50,6 +50,7 @@ def minute(page: str) -> list[str]:
     [
         # An exit code for each command; None for one that other tests run.
         ("recovery-guide.md", (0, 1, 0, 0), "NEW/stantools-salvage.json"),
+        ("jetstream-guide.md", (0, 1, 5, 0), "NEW/jetstream"),
         ("clusters.md", (0, 0, None), "NEW/stantools-salvage.json"),
         ("pipeline-guide.md", (1, 1, 1, None), "messages/_stantools-export.json"),
     ],
@@ -60,6 +61,7 @@ def test_the_minute_of_a_guide(
     write_sample(tmp_path / "STORE", SampleOptions(channels=2, damage=("flipped-length",)))
     shutil.copytree(tmp_path / "STORE", tmp_path / "datastore")
     nodes = " ".join(str(golden_clusters / "snapshots" / "nodes" / name) for name in "abc")
+    shutil.copytree(ROOT / "samples/streams-damaged", tmp_path / "DIR")
     commands = minute(page)
     assert len(commands) == len(codes)
     for command, code in zip(commands, codes, strict=True):

@@ -6,7 +6,8 @@ import base64
 import importlib.util
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,36 @@ def test_remedies_of_findings_can_be_pasted(run, damaged: Path, monkeypatch: pyt
     remedies = [row["remedy"] for row in rows if "stantools" in (row["remedy"] or "")]
     assert any(f"`stantools salvage {damaged} --out {damaged}.salvaged`" in each for each in remedies)
     assert not any("STORE" in each or "NEW" in each for each in remedies)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_all_tables_are_in_one_database(run, damaged: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "duckdb":
+        pytest.importorskip("duckdb")
+    target = tmp_path / f"all.{kind}"
+    outcome = run("export", damaged, "--table", "all", "--to", target, "-o", "json")
+    assert outcome.code == 1
+    assert {each["table"] for each in outcome.json()["tables"]} == {each.value for each in TableName}
+    for each in outcome.json()["tables"]:
+        with _counter(target, kind) as rows_of:
+            assert rows_of(each["table"]) == each["rows"]
+
+
+@contextmanager
+def _counter(path: Path, kind: str) -> Iterator[Callable[[str], int]]:
+    """Counts the rows of a table."""
+    if kind == "sqlite":
+        connection: Any = sqlite3.connect(path)
+    else:
+        connection = pytest.importorskip("duckdb").connect(str(path), read_only=True)
+    with closing(connection):
+        yield lambda table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.mark.parametrize(
+    "words", [("--to", "all.csv"), ("--to", "all"), ("--to", "-"), ("--to", "a.sqlite", "--columns", "seq")]
+)
+def test_all_tables_need_a_database(run, damaged: Path, words: tuple[str, ...]) -> None:
+    outcome = run("export", damaged, "--table", "all", *words)
+    assert outcome.code == 2
+    assert "--table" in outcome.err or "--columns" in outcome.err

@@ -249,7 +249,7 @@ def test_a_node_that_is_described_wrongly(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    outcome = run("info", *words)
+    outcome = run("subs", *words)
     assert outcome.code == 2 and said in " ".join(outcome.err.split())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import ExitCode
+from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
 from tests.htmlpages import Tags
 
@@ -93,3 +94,46 @@ def test_exit_codes(run, golden: Path, tmp_path: Path) -> None:
     before = page.read_bytes()
     assert run("report", store, "--html", page, "--overwrite", "-o", "json").json()["page"] == str(page)
     assert re.sub(rb"read on [\d :-]+", b"", page.read_bytes()) == re.sub(rb"read on [\d :-]+", b"", before)
+
+
+def test_a_page_is_no_directory(run, tmp_path: Path) -> None:
+    """`stats --to` names a directory of tables, which nobody wants to be called page.html."""
+    write_sample(tmp_path / "store", SampleOptions(messages=3))
+    refused = run("stats", tmp_path / "store", "--to", tmp_path / "page.html")
+    assert refused.code == 2
+    assert "--report" in refused.err
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("case", ["ok_consumers15", "dmg_flip_payload_idx", "dmg_missing_mid_idx", "s2_flip_block"])
+def test_jetstream_directories(run, golden_jetstream: Path, tmp_path: Path, case: str) -> None:
+    """The page says of streams, blocks and consumers what doctor, verify and subs say."""
+    place = golden_jetstream / case / "store" / "jetstream"
+    doctor, outcome = run("doctor", place, "-o", "json"), run("report", place, "--html", tmp_path / "page.html")
+    assert outcome.code == doctor.code
+    tags = Tags.of((tmp_path / "page.html").read_text())
+    shown = words(tags.text)
+    assert tags.alone and doctor.json()["verdict"] in outcome.out and doctor.json()["verdict"] in shown
+    verify = run("verify", place, "-o", "json").json()
+    for finding in verify["findings"]:
+        assert f"{finding['severity']} {finding['code']}" in shown
+    for stream in verify["streams"]:
+        first, last = stream["intact"][0]
+        assert f"intact: {first}" + (f"-{last}" if last > first else "") in shown
+    for stream in run("subs", place, "-o", "json").json()["streams"]:
+        for each in stream["consumers"]:
+            assert f"{each['name']} " in shown
+    for file in place.glob("$G/streams/*/msgs/*.blk"):
+        assert f"{file.name} " in shown
+
+
+def test_sql_stores(run, golden_sql: Path, tmp_path: Path) -> None:
+    """The rows of a dump are judged; those that are intact are drawn."""
+    dump = golden_sql / "p_gap_at_limit" / "dump.sql"
+    outcome = run("report", dump, "--html", tmp_path / "page.html")
+    tags = Tags.of((tmp_path / "page.html").read_text())
+    shown = words(tags.text)
+    assert outcome.code == run("doctor", dump).code and tags.alone
+    for finding in run("verify", dump, "-o", "json").json()["findings"]:
+        assert f"{finding['severity']} {finding['code']}" in shown
+    assert "msgs.1.dat" in shown and "-st SQL" in shown

@@ -90,20 +90,28 @@ def outcome(case: str, version: str) -> dict[str, Any]:
     return servers[found["same_as"]] if "same_as" in found else found
 
 
-def forecast(store: Path, content: dict[str, Any], version: str) -> dict[str, Any]:
-    """Predicts a start on a store with the settings of its case, shortly after it was written."""
-    settings = content["server_settings"]
-    key, accounts = settings["jetstream"].get("key"), settings.get("accounts")
-    streams = [
+def stored_streams(store: Path, content: dict[str, Any]) -> list[StoredStream]:
+    """Opens the streams of a store with the settings of its case."""
+    key = content["server_settings"]["jetstream"].get("key")
+    return [
         StoredStream(place, account, ServerKeys([key.encode()], account) if key else None)
         for account, place in stream_places(store)
     ]
-    times = [each["last_ts"] or 0 for each in content["original"]["streams"].values()]
+
+
+def start_time(content: dict[str, Any]) -> int:
+    """Returns the time of a start shortly after the store of a case was written."""
+    return max(each["last_ts"] or 0 for each in content["original"]["streams"].values()) + 600 * 10**9
+
+
+def forecast(store: Path, content: dict[str, Any], version: str) -> dict[str, Any]:
+    """Predicts a start on a store with the settings of its case, shortly after it was written."""
+    accounts = content["server_settings"].get("accounts")
     return forecast_directory(
-        streams,
+        stored_streams(store, content),
         store,
         SERVER_RULES[version.rpartition(".")[0]],
-        now=max(times) + 600 * 10**9,
+        now=start_time(content),
         accounts=list(accounts) if accounts else None,
         survey=functools.cache(StreamSurvey),
     ).as_json()

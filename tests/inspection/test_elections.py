@@ -10,7 +10,7 @@ import pytest
 
 from stantools.inspection.elections import ClusterForecast, forecast_cluster
 from stantools.inspection.node import node_overview
-from stantools.store.nodes import find_node
+from stantools.sources.nodes import find_node
 from stantools.store.read_options import ReadOptions
 from tests import goldenstores
 

@@ -154,3 +154,23 @@ def test_versions_of_the_other_server_are_refused(golden: Path, golden_jetstream
 def test_the_table_of_versions_has_each_version_once() -> None:
     assert list(SERVER_RULES) == ["2.9", "2.10", "2.11", "2.12", "2.14", "2.15"]
     assert len({tuple(vars(each).items()) for each in SERVER_RULES.values()}) == len(SERVER_RULES)
+
+
+def test_doctor_lists_findings_and_the_next_command(golden_jetstream: Path) -> None:
+    store = golden_jetstream / "dmg_meta_sum_flip/store"
+    code, text = run("doctor", str(store))
+    assert code == 1
+    assert "damaged: A start of nats-server" in text
+    assert "jetstream/$G/streams/ORDERS/meta.sum: " in text
+    assert "(js-meta-sum)" in text
+    assert f"`stantools repair {store} --dry-run`" in text
+    code, text = run("doctor", str(store), "-o", "json")
+    document = json.loads(text)
+    assert (document["state"], document["findings"]["error"], document["in_use"]) == ("damaged", 1, [])
+    assert document["next"]["commands"][0].startswith("cp -a ")
+
+
+def test_a_finding_alone_is_no_healthy_directory(golden_jetstream: Path) -> None:
+    # every server serves all of it, but 2.10
+    code, text = run("doctor", str(golden_jetstream / "left_tmp/store"))
+    assert (code, "flawed" in text, "js-leftover" in text) == (1, True, True)

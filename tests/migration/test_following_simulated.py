@@ -20,7 +20,7 @@ from stantools.errors import RefusedError
 from stantools.format.crc import IEEE, Crc
 from stantools.migration import followed_store
 from stantools.migration.followed_store import FollowedStore
-from stantools.migration.journal import JournalObserver, StreamOutcome, StreamResult
+from stantools.migration.journal import UNWATCHED, JournalObserver, StreamOutcome, StreamResult
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.proof.stream_proof import Proof
@@ -329,7 +329,7 @@ async def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: 
     monkeypatch.setattr(followed_store, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(followed_store, "time", SimpleNamespace(time=lambda: now))
     with pytest.raises(Killed):
-        await followed_store.follow(cast(Any, Looks()), cast(Any, None), EndDetector(seen=True))
+        await followed_store.follow(cast(Any, Looks()), cast(Any, None), EndDetector(seen=True), UNWATCHED)
     # What was stored behind one look is in its stream when the next one is done.
     spans = [after - before for before, after in pairwise(looks)]
     assert all(max(0.2, takes) - 1e-6 <= each <= takes + 0.5 + 1e-6 for each in spans)

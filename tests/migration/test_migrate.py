@@ -280,11 +280,11 @@ def moved(place: Path, plan: Path, nodes: Path) -> str:
     return run(place, "migrate", "verify", plan, expect=3).stderr
 
 
-def test_stores_of_no_cluster_are_not_merged(store: Path, tmp_path: Path) -> None:
+def test_stores_of_no_cluster_are_migrated_one_by_one(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(store, other)
     refused = run(tmp_path / "work", "migrate", store, other, "--out", "backup", "--yes", expect=4)
-    assert "a standalone server" in refused.stderr
+    assert "--stream-prefix '{store}-'" in refused.stderr
 
 
 def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -563,7 +563,9 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
         "Selection and streams:",
         "Limits of the streams:",
         "Reading the store:",
+        "A server whose files are out of reach:",
         "Beside a running server:",
+        "Several stores:",
         "Execution:",
         "Stage by stage:",
     ]

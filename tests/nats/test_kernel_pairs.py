@@ -404,3 +404,60 @@ def test_handing_out(
             each is None or not each.direct or each.handler or each.limit or each.closed
             or len(payload) > 1 << 16 or each.out_size > 1 << 16 or (patient and each.congested)
         )  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 12).map(lambda number: number > 0),
+            st.just(False),
+            st.sampled_from([0, 0, 100, 1 << 16, 1 + (1 << 16)]),
+            st.sampled_from([None] * 9 + [print]),
+            st.sampled_from([0] * 9 + [3]),
+            st.sampled_from([False] * 9 + [True]),
+        ),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12),
+    st.lists(st.sampled_from([0, 3, 3, 24, 1 << 15, 1 << 16]), min_size=40, max_size=40),
+)
+def test_handing_out_runs(
+    receivers: list[tuple[bool, bool, int, None, int, bool]], sent: list[tuple[int, int]], sizes: list[int]
+) -> None:
+    """The same frames as those of the messages one by one, but no part of a run alone."""
+    places = np.cumsum([0, *sizes])
+    data = bytes(i % 251 for i in range(1 << 8)) * (int(places[-1]) // 256 + 1)
+    block = Payloads(data, places[:-1], np.array(sizes, np.uint32))
+    runs, row = [], 0
+    for to, count in sent:
+        runs.append((b"to.%d" % to, row, row + count))
+        row += count
+    results: list[Any] = []
+    for kernels in KERNELS.both:
+        known = {b"to.%d" % number: Receiver(*each) for number, each in enumerate(receivers)}
+        every = list(known.values())
+        at, left, counts = 0, [], [0, 0]
+        while at <= len(runs):
+            at, count, size, fresh = kernels.hand_out_runs(runs, block, at, known)
+            left.append((at, [every.index(each) for each in fresh]))
+            counts[0] += count
+            counts[1] += size
+            at += 1
+        results.append((left, counts, every))
+    assert results[0] == results[1]
+    left, counts, every = results[0]
+    handed = [run for place, run in enumerate(runs) if place not in {at for at, _ in left}]
+    assert counts[0] == sum(end - begin for _, begin, end in handed) == sum(each.delivered for each in every)
+    assert counts[1] == sum(sum(sizes[begin:end]) for _, begin, end in handed)
+    for number, (each, was) in enumerate(zip(every, receivers, strict=True)):
+        mine = [block.payload(row) for to, *rows in handed if to == b"to.%d" % number for row in range(*rows)]
+        begun = b"before" * (was[2] > 0)
+        assert b"".join(each.out) == begun + b"".join(
+            encoding.message(b"to.%d" % number, b"7", payload) for payload in mine
+        )
+        assert each.out_size == was[2] + sum(map(len, each.out)) - len(begun)
+    for kernels in KERNELS.both:
+        for wrong in ((-1, 1), (2, 1), (0, 41)):
+            with pytest.raises(ValueError):
+                kernels.hand_out_runs([(b"to", *wrong)], block, 0, {b"to": Receiver(True, False, 0)})

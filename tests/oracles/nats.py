@@ -485,6 +485,36 @@ def hand_out(
     return at, at - first, total, fresh
 
 
+def hand_out_runs(
+    runs: Sequence[tuple[bytes, int, int]], block: Payloads, at: int, known: Mapping[bytes, Any]
+) -> tuple[int, int, int, list[Any]]:
+    """Adds runs of rows of a block, each as a whole, to what is collected for their receivers; see `hand_out`."""
+    messages, total, fresh = 0, 0, []
+    while at < len(runs):
+        subject, begin, end = runs[at]
+        route = known.get(subject)
+        to = None if route is None else route.only
+        if to is None or to.handler is not None or to.limit or to.closed:
+            break
+        frames = encode_block(block, begin, end, subject, to.sid)
+        client, size = to.client, int(block.sizes[begin:end].sum())
+        if not client.direct or size > SMALL:
+            break
+        if not client.out:
+            fresh.append(client)
+        elif client.out_size > SMALL:
+            break
+        client.out.append(frames)
+        client.out_size += len(frames)
+        to.delivered += end - begin
+        client.counters.out_msgs += end - begin
+        client.counters.out_bytes += size
+        messages += end - begin
+        total += size
+        at += 1
+    return at, messages, total, fresh
+
+
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
     """Returns the rows that have another subject than the row before, the first one among them.
 

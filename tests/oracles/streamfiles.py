@@ -354,6 +354,11 @@ def _record_hashes(
     return hashes
 
 
+def end_of_records(block: ReadableBuffer, key: bytes) -> int:
+    """Returns the end of the good records at the beginning of a block."""
+    return scan_records(block, 0, key, RecordColumns(len(memoryview(block)) // EMPTY_RECORD_SIZE + 1))[1]
+
+
 def scan_records(
     block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
 ) -> tuple[int, int, RecordFlaw]:

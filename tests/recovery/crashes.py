@@ -34,11 +34,11 @@ from stantools.recovery.compact import CompactOptions, apply_compaction, compact
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import apply_salvage
+from stantools.sources.nodes import find_node
 from stantools.store import atomic, durable
 from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import SubsLog
-from stantools.store.nodes import find_node
 from stantools.store.read_options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.sublog import read_subs

@@ -17,7 +17,8 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.encryption import DataCipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import EntryType, Fault, RaftEntry, RaftFlaw, decode_configuration, decode_operation
-from stantools.store.nodes import NodeFiles, find_node
+from stantools.sources.nodes import find_node
+from stantools.store.nodes import NodeFiles
 from stantools.store.raft import Snapshot, crc64, open_log, read_snapshots
 from stantools.store.raftstate import ClusterState, SubKind
 from tests import goldenstores

@@ -18,6 +18,7 @@ FUNCTIONS = (
     "encode_records",
     "encode_skips",
     "encode_tombstones",
+    "end_of_records",
     "find_messages",
     "frame",
     "hash64",

@@ -73,6 +73,8 @@ def scan(
     columns = RecordColumns(capacity)
     rows, end, flaw = kernel.scan_records(block, position, key, columns)
     assert isinstance(flaw, RecordFlaw)
+    if not position and flaw is not RecordFlaw.FULL:
+        assert kernel.end_of_records(block, key) == end
     part = columns.take(rows)
     return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.__slots__ if n != "capacity"}
 

@@ -128,6 +128,7 @@ class Hands(Pilot[None]):
             busy = any(node.message_queue_size for node in nodes)
             await self._answered([screen], MessagePump.call_after_refresh)
             busy |= any(node.message_queue_size for node in nodes) or screen is not self.app.screen
+            busy |= not self.app.typed.idle  # type: ignore[attr-defined]
             quiet = 0 if busy else quiet + 1
 
     @property
@@ -224,11 +225,16 @@ def browse() -> Callable[..., contextlib.AbstractAsyncContextManager[Any]]:
         path: Path | str | None, *, size: tuple[int, int] = SMALL, scan: bool = True, **options: Any
     ) -> AsyncIterator[Any]:
         from tui.app import Browser
-        from tui.session import StoreSession
+        from tui.opening import open_session
+        from tui.store_session import StoreSession
 
         reading = options.pop("read_options", None)
-        files = options.pop("files", None)
-        session = StoreSession(Path(path), reading, files=files) if path is not None else None
+        files, of_any_kind = options.pop("files", None), options.pop("of_any_kind", False)
+        session: Any = None
+        if path is not None and of_any_kind:
+            session = open_session(Path(path), reading)
+        elif path is not None:
+            session = StoreSession(Path(path), reading, files=files)
         app = Browser(session, **options)
         async with app.run_test(size=size, notifications=True):
             pilot = Hands(app)

@@ -144,11 +144,58 @@ async def test_every_view_opens_by_its_number_and_closes_by_escape(view: int, st
         await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
 
 
-async def test_no_server_to_watch(store: Path, browse: Browse) -> None:
+async def test_live_asks_for_a_url(store: Path, browse: Browse) -> None:
     async with browse(store) as pilot:
         await pilot.press("8")
-        await until(pilot, lambda: "--monitor URL" in notices(pilot.app))
-        assert len(pilot.app.screen_stack) == 1
+        await until(pilot, lambda: "URL of a running server" in screen_text(pilot.app))
+        await pilot.press("escape", "8", *"ftp://x", "enter")
+        await until(pilot, lambda: "monitoring uses HTTP" in screen_text(pilot.app))
+        await pilot.press("ctrl+u", *"http://127.0.0.1:1", "enter")
+        await until(pilot, lambda: pilot.app.screen.NAME == "live")
+        await until(pilot, lambda: "http://127.0.0.1:1" in screen_text(pilot.app))
+        await pilot.press("at")
+        await until(pilot, lambda: "--monitor http://127.0.0.1:1" in screen_text(pilot.app))
+
+
+async def test_a_screenshot_is_written_outside_of_the_store(
+    store: Path, browse: Browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with browse(store) as pilot:
+        await pilot.press("2", "ctrl+s")
+        await until(pilot, lambda: list(tmp_path.glob("stantools-messages-*.svg")))
+        assert "audit" in next(tmp_path.glob("*.svg")).read_text()
+        await pilot.press("colon", *"screenshot a.svg", "enter")
+        await until(pilot, lambda: (tmp_path / "a.svg").exists())
+        kept = (tmp_path / "a.svg").read_bytes()
+        await pilot.press("3", "colon", *"screenshot a.svg", "enter")
+        await until(pilot, lambda: "choose another name" in notices(pilot.app))
+        assert (tmp_path / "a.svg").read_bytes() == kept
+        await pilot.press("colon", *"screenshot datastore/a.svg", "enter")
+        await until(pilot, lambda: "only read" in notices(pilot.app))
+        assert not (store / "a.svg").exists()
+
+
+@pytest.mark.parametrize(("view", "size"), [("2", (140, 40)), ("6", (140, 40)), ("5", (80, 24)), ("6", (80, 24))])
+async def test_panes_are_resized_and_stay_so(view: str, size: tuple[int, int], store: Path, browse: Browse) -> None:
+    def extent(pilot: object) -> int:
+        screen = pilot.app.screen  # type: ignore[attr-defined]
+        pane = screen.query_one("#message-detail" if view == "2" else "TablePane > VerticalScroll")
+        return int(pane.outer_size.width if size[0] > 100 else pane.outer_size.height)
+
+    async with browse(store, size=size) as pilot:
+        await pilot.press(view)
+        before = extent(pilot)
+        await pilot.press("less_than_sign", "less_than_sign")
+        await until(pilot, lambda: extent(pilot) > before)
+        larger = extent(pilot)
+        await pilot.press("1", view)
+        await until(pilot, lambda: extent(pilot) == larger)
+        await pilot.press(*["greater_than_sign"] * 60)
+        await until(pilot, lambda: 0 < extent(pilot) < before)
+        assert pilot.app.screen.table.size.width > 10
+        await pilot.press(*["less_than_sign"] * 90)
+        await pilot.pause()
+        assert min(pilot.app.screen.table.size) >= 3
 
 
 async def test_the_log_of_commands(store: Path, browse: Browse) -> None:

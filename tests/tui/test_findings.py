@@ -17,7 +17,7 @@ from stantools.inspection.findings import Finding, Severity
 from tests.tui.conftest import LARGE, SMALL, check_sizes, screen_text, until
 from tui.screens.findingrows import FindingGroup, FindingRows, Grouping
 from tui.screens.findings import FindingsScreen, place_of
-from tui.session import StoreSession
+from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
@@ -301,7 +301,7 @@ async def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], gold
 
 def _session(channels: dict[str, list[Finding]], root: list[Finding]) -> Any:
     facts = {name: SimpleNamespace(name=name, findings=found, verdict=object()) for name, found in channels.items()}
-    return SimpleNamespace(store=object(), root_findings=root, channels=facts)
+    return SimpleNamespace(opened=object(), root_findings=root, channels=facts)
 
 
 _FINDINGS = st.lists(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stantools.sources.nodes import find_node
 from stantools.store import mapping
-from stantools.store.nodes import find_node
 from tests import cutting
 from tests.tui.conftest import LARGE, check_sizes, screen_text, until
 from tui.jobs import JobState

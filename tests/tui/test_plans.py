@@ -21,7 +21,7 @@ from tui.jobs import Job, JobState
 from tui.plans.account import MANY, AccountRows
 from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
 from tui.plans.form import FLAG, NO, YES, FieldError, FormField, OptionForm, optional, path, whole_number
-from tui.plans.wizard import WIZARDS, PlanOutcome, PlanPreview, SourceStore, Wizard, entry
+from tui.plans.wizard import WIZARDS, PlanOutcome, PlanPreview, SourceStore, Wizard
 from tui.screens.wizard import WizardScreen
 from tui.views import View
 
@@ -86,7 +86,7 @@ class TestForm:
         if verb == "migrate":
             command = command.commands["run"]  # type: ignore[attr-defined]
         options = {name: each for each in command.params for name in each.opts}
-        chosen = entry(verb)
+        chosen = next(each for each in WIZARDS if each.verb == verb)
         assert chosen is not None
         for field in chosen.make(wizards.source(store)).form:
             option = options[f"--{field.name}"]
@@ -314,9 +314,18 @@ async def test_form_by_keys(golden: Path, browse: Callable[..., Any], monkeypatc
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)
+        # The form opens on its first line, where the keys of the browser work; no field takes them.
+        await pilot.press("W")
+        assert app.unlocked
+        await pilot.press("W")
+        assert not app.unlocked
+        assert app.screen.flow.wizard.form.text("server") == ""
+        await pilot.press("down")
+        await until(pilot, lambda: "▸ server" in screen_text(app))
         for _ in range(6):
             await pilot.press("down")
         assert app.focused.field.name == "via"
+        await until(pilot, lambda: "▸ via" in screen_text(app) and "▸ server" not in screen_text(app))
         await pilot.press("space")
         assert app.focused.field.value == "publish"
         await until(pilot, lambda: "publish --yes" in screen_text(app))

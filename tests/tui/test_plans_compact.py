@@ -103,7 +103,7 @@ async def test_in_place_on_the_screen(
         await check_sizes(pilot, "plans-compact-preview")
         await pilot.press("escape")
         await wizards.step(pilot, WizardStep.CHOOSE)
-        await pilot.press("down", "space", "down")
+        await pilot.press("down", "down", "space", "down")
         await wizards.type_text(pilot, "old")
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)

@@ -119,6 +119,7 @@ async def test_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "export")
         await until(pilot, lambda: app.focused is not None)
+        await pilot.press("down")
         app.focused.value = "all.csv"
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)

@@ -165,7 +165,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     wizard = wizards.fill(MigrateWizard(wizards.source(damaged)), out="there")
     preview = wizards.look(wizard)
     assert any("1 message is missing in the store" in each.message for each in preview.obstacles)
-    assert any(each.word == "lost" for listed in preview.report.remarks for each in listed.remarks)
+    assert any(each.word == "missing" for listed in preview.report.remarks for each in listed.remarks)
     wizards.fill(wizard, accept_loss="yes")
     assert not wizards.look(wizard).obstacles
     assert wizards.run(wizard).report.code == ExitCode.LOSS
@@ -241,6 +241,7 @@ async def test_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "migrate")
         await until(pilot, lambda: app.focused is not None)
+        await pilot.press("down")
         assert app.focused.value == server.url
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)

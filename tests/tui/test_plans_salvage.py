@@ -283,6 +283,7 @@ async def test_errors_keep_the_form(
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: app.focused is not None)
+        await pilot.press("down")
         app.focused.value = str(tmp_path / "there")
         await pilot.press("down")
         await wizards.type_text(pilot, "foo")
@@ -296,6 +297,7 @@ async def test_errors_keep_the_form(
         assert app.screen.flow.wizard.form.text("channel") == "foo"
         assert "foo" in screen_text(app)
         # A field that makes no sense is gone to at once.
+        await pilot.press("down")
         await until(pilot, lambda: isinstance(app.focused, Input))
         app.focused.value = ""
         await pilot.press("enter")
@@ -318,7 +320,7 @@ async def test_a_run_that_fails_on_the_screen(
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
         await until(pilot, lambda: app.focused is not None)
-        await pilot.press("down")
+        await pilot.press("down", "down")
         await wizards.type_text(pilot, "foo")
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)

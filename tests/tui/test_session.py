@@ -13,7 +13,8 @@ from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
 from tui.jobs import JobState
-from tui.session import ScanStage, StoreSession
+from tui.session import ScanStage
+from tui.store_session import StoreSession
 
 
 @pytest.mark.parametrize("case", golden_cases())

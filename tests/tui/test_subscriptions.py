@@ -18,7 +18,7 @@ from tests.tui.conftest import LARGE, SMALL, check_screen, check_sizes, notices,
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subrows import SubscriptionTree
 from tui.screens.subscriptions import SubscriptionsScreen
-from tui.session import StoreSession
+from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 

@@ -143,7 +143,7 @@ async def test_mouse(tmp_path: Path, browse: Callable[..., Any]) -> None:
     async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(30)])) as pilot:
         screen = await opened(pilot, "c")
         plot = screen.query_one(Plot)
-        await pilot.click(Plot, offset=(7 + 3 * plot.bar_width, 2))
+        await pilot.click(Plot, offset=(7 + 3 * plot.edges[1], 2))
         await settled(pilot, screen)
         assert plot.bars.cursor == 3
 

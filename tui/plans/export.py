@@ -55,7 +55,7 @@ class ExportWizard(Wizard[Export]):
         key = Secret(given.encryption_key)
         table_options = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=key)
         job.begin_phase("planning")
-        planned = export_options.planned((os.fspath(source.path),), table_options, source.workers)
+        planned = export_options.planned((os.fspath(source.tables),), table_options, source.workers)
         job.check()
         preview.attempt(planned.check_target)
         preview.report = export_plan_report(planned)

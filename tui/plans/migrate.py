@@ -42,7 +42,7 @@ class _PreparedPlan:
     connect_options: ConnectOptions
 
 
-class _JobWatch(JournalObserver):
+class JobWatch(JournalObserver):
     """Reports the progress of a migration to a job."""
 
     def __init__(self, job: Job[PlanOutcome], *, stops: bool) -> None:
@@ -145,10 +145,10 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         """Returns the equivalent command line, without passwords."""
         source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.named), "--to", "jetstream"]
         if server := self.form.text("server"):
-            words += ["--server", _without_secrets(server)]
+            words += ["--server", without_secrets(server)]
         words += [*self.form.words(without={"server"}), *source.reading_words()]
         if source.connect_options is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
-            words += _connecting_words(source.connect_options)
+            words += connecting_words(source.connect_options)
         if source.read_options.encryption_key is not None:
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
@@ -174,11 +174,11 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             if form.flag("replace") and form.flag("append-missing"):
                 raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
             migration = Migration(plan, found, target, form.taken(ApplySettings).options(plan.way), file)
-            problems = migration.problems()
+            problems, present = migration.problems(), migration.contents()
         preview.attempt(partial(check_plan_file, file, plan))
         version = ".".join(map(str, plan.target.version or ()))
-        preview.report = migration_plan_report(plan, problems)
-        preview.report.facts = [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
+        preview.report = migration_plan_report(plan, problems, present)
+        preview.report.facts += [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
         preview.obstacles += [
             RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
             for note in serious(problems)
@@ -243,7 +243,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)
         local = made.places.out is not None or made.places.jetstream_store is not None
-        watch = _JobWatch(job, stops=local)
+        watch = JobWatch(job, stops=local)
         with opened(made.places, made.connect_options, note=watch.note, check=job.check) as target:
             migration = replace(migration, target=target)
             if made.connect_options.embedded and not local:
@@ -265,14 +265,14 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         return outcome
 
 
-def _without_secrets(servers: str) -> str:
+def without_secrets(servers: str) -> str:
     try:
         return ",".join(ConnectOptions(servers=split_servers((servers,))).checked().servers)
     except StantoolsError:
         return "URL"
 
 
-def _connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
+def connecting_words(connect_options: ConnectOptions) -> Iterator[str]:
     for name, option in declared(ConnectOptions):
         value, flag = getattr(connect_options, name), f"--{option.flag(name)}"
         if value is True:

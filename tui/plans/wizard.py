@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import known
 from stantools.format.crc import IEEE
 from stantools.inspection.report import Report, ReportRemark
+from stantools.inspection.source_queries import signs_of_use
 from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
@@ -23,6 +24,9 @@ from stantools.store.read_options import ReadOptions, open_store
 from tui.cells import Role, name_text, store_name
 from tui.jobs import Job
 from tui.plans.form import FormField, OptionForm
+
+if TYPE_CHECKING:
+    from stantools.sources.source import Source
 
 _Plan = TypeVar("_Plan")
 
@@ -73,6 +77,7 @@ class SourceStore:
     read_options: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
     workers: int = 2  #: number of files read in parallel
     connect_options: ConnectOptions | None = None  #: connection options of a NATS server, if the user gave some
+    source: Source | None = None  #: the open source, unless it is the directory of a store
 
     @property
     def name(self) -> str:
@@ -92,11 +97,22 @@ class SourceStore:
     def archived(self) -> bool:
         return self.named != self.path
 
+    @property
+    def tables(self) -> Path:
+        """The path of which tables are made: of a backup of a stream, its unpacked copy."""
+        source = self.source
+        return source.streams[0].path if source and source.archived and source.streams else self.path
+
     def uses(self, *, force: bool) -> list[StoreUse]:
         """Returns signs of a server that uses it; without `force`, raises `RefusedError` if there is one.
 
         Nothing uses the private copy of an archive.
         """
+        if self.source is not None and self.source.sql:
+            found = signs_of_use(self.source)
+            if found and not force:
+                raise RefusedError(f"{self.named}: is in use: {found[0].detail}", "stop the server first, or insist")
+            return found
         return [] if self.archived else check_not_in_use(self.path, force=force)
 
     def open(self) -> Datastore:
@@ -109,6 +125,8 @@ class SourceStore:
         """
         path = self.named
         place = path if path.name not in ("", "..") else path.resolve()
+        if place.parts and place.parts[0].endswith(":"):  # the address of a database
+            place = Path(place.name.partition("?")[0])
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
@@ -212,15 +230,25 @@ class WizardEntry:
     changes: str  #: effect on the open store
     module: str  #: its module, imported when the wizard is opened
     name: str  #: its class
+    of_streams: tuple[str, str] | None = None  #: module and class of another one for JetStream directories
 
     def make(self, source: SourceStore) -> Wizard[Any]:
-        wizard: Any = getattr(importlib.import_module(self.module), self.name)
+        streams = source.source is not None and source.source.holds_streams
+        module, name = self.of_streams if streams and self.of_streams else (self.module, self.name)
+        wizard: Any = getattr(importlib.import_module(module), name)
         made: Wizard[Any] = wizard(source)
         return made
 
 
 WIZARDS: tuple[WizardEntry, ...] = (
-    WizardEntry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
+    WizardEntry(
+        "salvage",
+        "a new store with every intact message",
+        "only read",
+        "tui.plans.salvage",
+        "SalvageWizard",
+        ("tui.plans.stream_salvage", "StreamSalvageWizard"),
+    ),
     WizardEntry(
         "compact",
         "the same store without dead records",
@@ -248,9 +276,6 @@ WIZARDS: tuple[WizardEntry, ...] = (
         "only read",
         "tui.plans.migrate",
         "MigrateWizard",
+        ("tui.plans.stream_migrate", "StreamMigrateWizard"),
     ),
 )
-
-
-def entry(verb: str | None) -> WizardEntry | None:
-    return next((each for each in WIZARDS if each.verb == verb), None)

@@ -19,7 +19,7 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import cut, format_size
 from tui.cells import Cell, counted, name_text, number, role_of, store_name, text_of
 from tui.jobs import Job, JobState
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.keyline import KeyLine, TabLine
 from tui.widgets.line import TextLine
@@ -38,6 +38,7 @@ class BrowserActions(Protocol):
     unlocked: bool
     connect_options: ConnectOptions | None
     monitor: str | None
+    pane_sizes: dict[tuple[str, bool], int]
 
     def view_bindings(self) -> Mapping[View, Binding]: ...
 
@@ -69,7 +70,7 @@ class ViewScreen(Screen[None]):
     #: The tab of the view.
     TAB: ClassVar[View]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__()
         self.place = place
         self._session = session
@@ -77,7 +78,7 @@ class ViewScreen(Screen[None]):
         self._jobs: list[tuple[Job[Any], Timer]] = []
 
     @property
-    def session(self) -> StoreSession:
+    def session(self) -> SourceSession:
         assert self._session is not None
         return self._session
 
@@ -92,7 +93,8 @@ class ViewScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TextLine(id="status")
         if self._session is not None:
-            yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal)
+            names = self._session.VIEW_NAMES
+            yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal, names)
         yield from self.compose_body()
         yield KeyLine()
 
@@ -156,7 +158,8 @@ class ViewScreen(Screen[None]):
 
     def trail(self) -> Iterable[Cell]:
         if self.NAME:
-            yield self.NAME
+            usual = self._session is None or self.TAB.value != self.NAME
+            yield self.NAME if usual else self.session.VIEW_NAMES.get(self.TAB, self.NAME)
         if self.place.channel is not None:
             yield name_text(self.place.channel), "strong"
 
@@ -297,7 +300,7 @@ def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
     return shown
 
 
-def _scan_cells(session: StoreSession) -> Sequence[Cell]:
+def _scan_cells(session: SourceSession) -> Sequence[Cell]:
     job = session.job
     if job is None:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from textual import on
@@ -13,21 +14,30 @@ from textual.screen import ModalScreen, Screen
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from tui.cells import Cell
+from tui.cells import Cell, name_text
 from tui.rows import ListRows, TableColumn
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
 
+#: Names shown as completions.
+_MOST_NAMES = 50
+
 
 class _NameSuggester(Suggester):
-    def __init__(self, session: StoreSession | None) -> None:
+    def __init__(self, session: SourceSession | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self._names = [*(view.value for view in View), *(session.channels if session else ())]
+        self._names = [*(view.value for view in View), "screenshot", *(session.channels if session else ())]
+
+    def matches(self, text: str, limit: int) -> list[str]:
+        """Returns the first names that begin with a text, or else those that contain it."""
+        found = list(islice((name for name in self._names if name.startswith(text)), limit))
+        lower = text.lower()
+        return found or list(islice((name for name in self._names if lower in name.lower()), limit))
 
     async def get_suggestion(self, value: str) -> str | None:
-        return next((name for name in self._names if name.startswith(value)), None)
+        return next((name for name in self.matches(value, 1) if name.startswith(value)), None)
 
 
 class PromptScreen(ModalScreen[str | None]):
@@ -79,13 +89,32 @@ class PromptScreen(ModalScreen[str | None]):
 
 
 class GoToScreen(PromptScreen):
-    """A field for a place; `hint` describes the places of the open view."""
+    """A field for a place; `hint` describes the places of the open view. Tab completes names and shows them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close", id="goto.close"),
+        Binding("tab", "complete", "Complete", priority=True, id="goto.complete"),
+    ]
 
-    def __init__(self, hint: str, session: StoreSession | None) -> None:
-        super().__init__("where to", f"{hint}; a view; a channel" if hint else "a view; a channel")
-        self._suggester = _NameSuggester(session)
+    def __init__(self, hint: str, session: SourceSession | None) -> None:
+        places = "a view; a channel, and a place in it: CHANNEL SEQ; tab completes"
+        super().__init__("where to", f"{hint}; {places}" if hint else places)
+        self._suggester: _NameSuggester = _NameSuggester(session)
+
+    def action_complete(self) -> None:
+        field = self.query_one(Input)
+        found = self._suggester.matches(field.value, _MOST_NAMES) if field.value else []
+        if not found:
+            return
+        shortest, longest = min(found), max(found)
+        same = next((at for at, (a, b) in enumerate(zip(shortest, longest, strict=False)) if a != b), len(shortest))
+        common = shortest[:same]
+        if len(common) > len(field.value) or len(found) == 1:
+            field.value = common
+            field.cursor_position = len(common)
+        if len(found) > 1:
+            more = "  …" if len(found) == _MOST_NAMES else ""
+            self.query_one("#hint", TextLine).show(("  ".join(map(name_text, found)) + more, "dim"))
 
 
 class QuestionScreen(ModalScreen[bool]):

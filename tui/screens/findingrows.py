@@ -13,11 +13,11 @@ from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 
-from stantools.inspection.findings import RANKS, Finding, Severity
+from stantools.inspection.findings import RANKS, Finding, Severity, StreamFinding
 from stantools.inspection.records import FileKind, kind_of
 from tui.cells import SYMBOLS, Cell, counted, name_text
 from tui.rows import RowSource, TableColumn
-from tui.session import ChannelFacts, StoreSession
+from tui.session import ChannelFacts, SourceSession
 
 _SEVERITIES = tuple(RANKS)
 #: Findings added between two looks at the clock.
@@ -60,11 +60,15 @@ class FindingGroup:
 def place_words(finding: Finding, *, channel: bool) -> str:
     """Returns the place of a finding, escaped: file and offset, sequence or subscription, and its channel if wanted."""
     file = finding.file
-    if not channel and finding.channel is not None:
+    if isinstance(finding, StreamFinding):
+        file = file.partition(f"/{finding.stream}/")[2] or file
+    elif not channel and finding.channel is not None:
         file = file.removeprefix(finding.channel).lstrip("/")
     words = [name_text(file)] if file else []
     if finding.offset is not None:
         words.append(f"at {finding.offset}")
+    elif isinstance(finding, StreamFinding) and finding.consumer is not None:
+        words.append(f"consumer {name_text(finding.consumer)}")
     elif finding.seq is not None:
         words.append(f"{'subscription' if of_subscription(finding) else 'seq'} {finding.seq}")
     return " ".join(words)
@@ -72,11 +76,13 @@ def place_words(finding: Finding, *, channel: bool) -> str:
 
 def of_subscription(finding: Finding) -> bool:
     """Whether the finding's number is the id of a subscription instead of a sequence."""
+    if isinstance(finding, StreamFinding):
+        return finding.consumer is not None
     return kind_of(PurePosixPath(finding.file).name) is FileKind.SUBS
 
 
 class FindingRows(RowSource[FindingGroup | int]):
-    def __init__(self, session: StoreSession) -> None:
+    def __init__(self, session: SourceSession) -> None:
         self._session = session
         self.grouping = Grouping.CHANNEL
         self.filter = ""  #: text that must occur in them
@@ -147,8 +153,8 @@ class FindingRows(RowSource[FindingGroup | int]):
 
     def _look(self) -> None:
         session = self._session
-        if session.store is not self._store:
-            self._store, self._root = session.store, None
+        if session.opened is not self._store:
+            self._store, self._root = session.opened, None
             self.readings += 1
             self.waiting = list(session.channels.values())
             self.findings, self._words, self._pending_lists, self._begun = [], [], deque(), 0

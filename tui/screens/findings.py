@@ -18,14 +18,17 @@ from stantools.inspection.records import kind_of
 from tui.cells import SYMBOLS, Cell, counted, number
 from tui.screens.findingrows import FindingGroup, FindingRows, Grouping, of_subscription, place_words
 from tui.screens.tableview import FilteredView, FilterField, filtering
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
+from tui.widgets.panesize import RESIZING
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
 #: Minimum number of columns for the explanation beside the table.
-_WIDE = 120
+_WIDE = 130
+#: Minimum number of columns for a wider column of places.
+_WIDER = 150
 #: Interval for adding new findings, in seconds.
 _TAKE = 0.05
 
@@ -36,15 +39,15 @@ _SEVERITY_WORDS = {
 }
 
 
-def place_of(session: StoreSession, finding: Finding) -> tuple[View, ViewTarget] | None:
+def place_of(session: SourceSession, finding: Finding) -> tuple[View, ViewTarget] | None:
     if finding.file and finding.offset is not None:
         return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file, offset=finding.offset)
+    if finding.channel is not None and of_subscription(finding) and (finding.seq is not None or session.consumers):
+        return View.SUBSCRIPTIONS, ViewTarget(channel=finding.channel, seq=finding.seq)
     if finding.channel is not None and finding.seq is not None:
-        if of_subscription(finding):
-            return View.SUBSCRIPTIONS, ViewTarget(channel=finding.channel, seq=finding.seq)
         return View.MESSAGES, ViewTarget(channel=finding.channel, seq=finding.seq)
     named = kind_of(PurePosixPath(finding.file).name) is not None
-    if named and (session.store.path / finding.file).is_file():
+    if named and (session.root / finding.file).is_file():
         return View.SLICES, ViewTarget(channel=finding.channel, file=finding.file)
     return None
 
@@ -65,9 +68,10 @@ class FindingsScreen(FilteredView):
         Binding("y", "copy", "Copy", id="findings.copy"),
         Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
+        *RESIZING,
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         # The place selects a finding; it does not restrict the view to a channel.
         super().__init__(session, ViewTarget())
         self._target: ViewTarget | None = place if place != ViewTarget() else None
@@ -89,7 +93,7 @@ class FindingsScreen(FilteredView):
     def compose_body(self) -> Iterable[Widget]:
         yield TextLine(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
-        yield TablePane(self.rows, id="find-body")
+        yield TablePane(self.rows, self.browser.pane_sizes, id="find-body")
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -97,9 +101,9 @@ class FindingsScreen(FilteredView):
         self.note("stantools", "verify", str(self.session.named))
 
     def on_resize(self) -> None:
-        self.rows.wide = self.size.width >= _WIDE
+        self.rows.wide = self.size.width >= _WIDER
         self.rows.arrange()
-        self.pane.lay_out(wide=self.rows.wide)
+        self.pane.lay_out(wide=self.size.width >= _WIDE)
         self.table.reload()
 
     def facts_changed(self) -> None:

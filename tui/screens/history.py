@@ -12,13 +12,12 @@ from textual.widget import Widget
 
 from stantools.browse.log_history import HistoryRecord, LogHistory, read_history
 from stantools.errors import StantoolsError
-from stantools.inspection.subscribers import Subscriber
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
 from tui.jobs import Job, JobState
 from tui.rows import ListRows, RowSource, TableColumn
 from tui.screens.base import ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -41,28 +40,27 @@ class PendingScreen(ViewScreen):
     NAME: ClassVar[str] = "pending messages"
     TAB = View.SUBSCRIPTIONS
 
-    def __init__(self, session: StoreSession, place: ViewTarget, one: Subscriber) -> None:
+    def __init__(
+        self, session: SourceSession, place: ViewTarget, about: Sequence[Cell], pending: Sequence[int]
+    ) -> None:
         super().__init__(session, place)
-        self._one = one
+        self._about = about
+        self._pending = pending
 
     def compose_body(self) -> Iterable[Widget]:
         yield TextLine(id="subject")
-        yield RowTable(_pending_rows(self._one.pending))
+        yield RowTable(_pending_rows(self._pending))
 
     def on_mount(self) -> None:
-        one = self._one
-        self.query_one("#subject", TextLine).show(
-            (f"subscription {one.state.id}", "strong"),
-            f" of client {name_text(one.state.client_id) or 'none'}: ",
-            f"{counted(len(one.pending), 'message')} sent and not acknowledged",
-        )
+        count = f"{counted(len(self._pending), 'message')} sent and not acknowledged"
+        self.query_one("#subject", TextLine).show(*self._about, count)
         self.query_one(RowTable).focus()
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
         row = self.query_one(RowTable).cursor
-        if row < len(self._one.pending):
-            place = ViewTarget(channel=self.channel, seq=self._one.pending[row])
+        if row < len(self._pending):
+            place = ViewTarget(channel=self.channel, seq=self._pending[row])
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def go_to(self, text: str) -> str | None:
@@ -70,7 +68,7 @@ class PendingScreen(ViewScreen):
             return None
         from bisect import bisect_left
 
-        self.query_one(RowTable).cursor = bisect_left(self._one.pending, int(text))
+        self.query_one(RowTable).cursor = bisect_left(self._pending, int(text))
         return ""
 
     def go_to_hint(self) -> str:
@@ -155,7 +153,7 @@ class HistoryScreen(ViewScreen):
     ]
 
     def __init__(
-        self, session: StoreSession, place: ViewTarget, path: Path | None, owner: int | bytes, description: str
+        self, session: SourceSession, place: ViewTarget, path: Path | None, owner: int | bytes, description: str
     ) -> None:
         super().__init__(session, place)
         self._path = path
@@ -183,7 +181,7 @@ class HistoryScreen(ViewScreen):
 
         def read(job: Job[LogHistory]) -> LogHistory:
             job.total = path.stat().st_size
-            return read_history(path, session.store.crc, who, progress=job.advance)
+            return read_history(path, session.crc, who, progress=job.advance)
 
         self._job = self.watch_job(Job("history", read), self._done, self._progress)
         self._show_texts(("reading …", "dim"))
@@ -239,7 +237,7 @@ class HistoryScreen(ViewScreen):
         found = self._at_cursor()
         if found is None or self._path is None:
             return
-        file = self._path.relative_to(self.session.store.path).as_posix()
+        file = self.session.file_name(self._path)
         place = ViewTarget(channel=self.channel, file=file, offset=found.record.offset)
         self.browser.open_view(View.SLICES, place, above=True)
 

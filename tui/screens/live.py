@@ -31,7 +31,7 @@ from tui.screens.livetables import (
 )
 from tui.screens.liveview import WATCHING, LiveView
 from tui.screens.tableview import TabbedView
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -164,7 +164,7 @@ class LiveScreen(TabbedView, LiveView):
         Binding("equals_sign", "compare", "Compare", key_display="=", show=False, id="live.compare"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._problem: StantoolsError | None = None
 

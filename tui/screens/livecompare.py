@@ -31,7 +31,7 @@ from tui.live.streams_source import StreamsSource, run_async
 from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.liveview import LiveView
-from tui.session import StoreSession
+from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -40,7 +40,7 @@ from tui.widgets.rowtable import RowTable
 def compare(view: LiveView, watching: LiveSources, stream: LiveStream) -> None:
     """Compares a stream with its channel; asks the user for the channel if it is not clear."""
     session = view._session
-    if session is None:
+    if not isinstance(session, StoreSession):
         problem = StantoolsError(
             "there is no store to compare the stream with", "open one with the server: stantools tui STORE --server URL"
         )
@@ -152,6 +152,7 @@ class LiveCompareScreen(ViewScreen):
         self, session: StoreSession, place: ViewTarget, streams: StreamsSource, stream: str, channels: Sequence[str]
     ) -> None:
         super().__init__(session, replace(place, channel=None))
+        self._store = session.store
         self._streams = streams
         self._stream = stream
         self._channels = channels
@@ -186,14 +187,14 @@ class LiveCompareScreen(ViewScreen):
 
     async def _compare(self, job: Job[LiveComparison]) -> LiveComparison:
         """Does the same as `stantools diff STORE URL#STREAM`."""
-        session, channels = self.session, self._channels
-        source_options = source_options_of(channels, session.workers)
+        channels = self._channels
+        source_options = source_options_of(channels, self.session.workers)
         async with connect(self._streams.connect_options, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)
-            job.begin_phase("reading the store", session.store.data_size(source_options.patterns))
+            job.begin_phase("reading the store", self._store.data_size(source_options.patterns))
             # In a thread, so that the loop keeps the connection alive.
-            source = await asyncio.to_thread(open_source, session.store, source_options, progress=job.advance)
+            source = await asyncio.to_thread(open_source, self._store, source_options, progress=job.advance)
             expected = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", expected.source.count)
             proof = await expected.prove(js, progress=job.advance)

@@ -15,13 +15,13 @@ from tui.live.sources import LiveSources
 from tui.live.streams_source import StreamsSource
 from tui.screens.livetables import consumer_rows, inflow_cells, subjects_text, subscription_rows, trouble_cells
 from tui.screens.liveview import WATCHING, LiveView
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
 
 class _MonitorView(LiveView):
-    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching)
         self._thing = name
 
@@ -46,7 +46,7 @@ class LiveChannelScreen(_MonitorView):
     ]
 
     def __init__(
-        self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str, at: Hashable = None
+        self, session: SourceSession | None, place: ViewTarget, watching: LiveSources, name: str, at: Hashable = None
     ) -> None:
         super().__init__(session, place, watching, name)
         self.rows = subscription_rows(channel=False)
@@ -116,7 +116,7 @@ class LiveClientScreen(_MonitorView):
     NAME = "live › client"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Channel", id="live.open"), *WATCHING]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching, name)
         self.rows = subscription_rows(client=False)
 
@@ -150,7 +150,7 @@ class LiveStreamScreen(LiveView):
         *WATCHING,
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget, watching: LiveSources, name: str) -> None:
         super().__init__(session, place, watching)
         self._stream = name
         self.rows = consumer_rows()

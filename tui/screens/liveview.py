@@ -16,7 +16,7 @@ from tui.live.sources import LiveSources
 from tui.live.streams_source import StreamsSource
 from tui.screens.livetables import seconds_text
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -43,7 +43,7 @@ class LiveView(TableView):
     NAME: ClassVar[str] = "live"
     TAB = View.LIVE
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget, watching: LiveSources | None = None) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget, watching: LiveSources | None = None) -> None:
         # The channel of another view is unrelated to this one.
         super().__init__(session, replace(place, channel=None))
         self._watching = watching

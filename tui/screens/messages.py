@@ -23,10 +23,11 @@ from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen, QuestionScreen
 from tui.screens.messagesearch import MessageSearch
 from tui.screens.messagetable import HINT, MessageTable
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.messagedetail import MessageDetail
+from tui.widgets.panesize import RESIZING, PaneSize
 from tui.widgets.rowtable import RowTable
 
 #: Bytes of a message from which it is read in the background.
@@ -57,10 +58,11 @@ class MessagesScreen(ViewScreen):
         Binding("t", "timeline", "Timeline", show=False, id="messages.timeline"),
         Binding("x", "bytes", "Bytes", id="messages.bytes"),
         Binding("f", "findings", "Findings of the channel", show=False, id="messages.findings"),
+        *RESIZING,
         Binding("escape", "leave", "Back, or end the search", show=False, id="messages.leave"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._loading: LatestWork[Row] = LatestWork(self)
         self._detail_wanted: bool | None = (
@@ -76,6 +78,7 @@ class MessagesScreen(ViewScreen):
             self._search = MessageSearch(table, self.session)
             yield table
             yield MessageDetail(id="message-detail")
+        self._pane = PaneSize(lambda: self._detail, self.browser.pane_sizes)
         yield TextLine(id="message-line")
 
     def on_mount(self) -> None:
@@ -100,7 +103,7 @@ class MessagesScreen(ViewScreen):
         body = self.query_one("#messages")
         body.set_class(beside, "-beside")
         self._detail.display = beside if self._detail_wanted is None else self._detail_wanted
-        self.table.show_milliseconds(wide=beside and not self._detail.display)
+        self._pane.lay_out(beside=beside)
         self._show_detail()
 
     # Rows
@@ -160,6 +163,10 @@ class MessagesScreen(ViewScreen):
             self.action_bytes()
         elif row is not None:
             self.action_detail()
+
+    def action_resize_pane(self, direction: int) -> None:
+        if self._detail.display:
+            self._pane.change(direction)
 
     def action_form(self) -> None:
         if not self._detail.display:
@@ -238,7 +245,7 @@ class MessagesScreen(ViewScreen):
         message = self.table.whole_message()
         if message is None:
             return
-        store, data = self.session.path, message.data
+        store, data = self.session.root, message.data
 
         def save(path: Path, *, over: bool) -> None:
             try:
@@ -275,7 +282,7 @@ class MessagesScreen(ViewScreen):
 
     def action_bytes(self) -> None:
         row = self.table.row()
-        file = f"{self.table.channel}/{row.file}" if row is not None and row.file else None
+        file = self.table.file_of(row) if row is not None else None
         seq = row.sequence if isinstance(row, WindowMessage) else None
         place = ViewTarget(channel=self.table.channel, file=file, offset=row.offset if row else None, seq=seq)
         self.browser.open_view(View.SLICES, place, above=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import cast
 
@@ -13,7 +12,7 @@ from tui.jobs import Job, JobState
 from tui.screens.base import LatestWork, ViewScreen
 from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
-from tui.session import StoreSession
+from tui.session import SourceSession
 
 _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitive; n next, N previous"
 
@@ -21,7 +20,7 @@ _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitiv
 class MessageSearch:
     """A search from the cursor of a table of messages. The table posts its results."""
 
-    def __init__(self, table: MessageTable, session: StoreSession) -> None:
+    def __init__(self, table: MessageTable, session: SourceSession) -> None:
         self._table = table
         self._session = session
         self._query: SearchQuery | None = None
@@ -57,11 +56,11 @@ class MessageSearch:
         self._search(self._query, 1)
 
     def _search(self, query: SearchQuery, direction: int) -> None:
-        table, window, session = self._table, self._table.window, self._session
+        table, window = self._table, self._table.window
         if window is None:
             return
         at, count = table.cursor, len(window)
-        searcher = Searcher(window, query, session.store.crc, os.fsencode(table.channel), session.store.key)
+        searcher = Searcher(window, query)
 
         def work(job: Job[int | None]) -> int | None:
             try:

@@ -9,19 +9,18 @@ from typing import Any, cast
 
 from textual.message import Message
 
+from stantools.browse.browsed_channel import BrowsedChannel
 from stantools.browse.payload_views import preview
-from stantools.browse.window import Row, RowNote, RowNoteKind, RowWindow, WindowMessage, open_window, refine
+from stantools.browse.window import Row, RowNote, RowNoteKind, RowWindow, WindowMessage
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.layout import Flag
-from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size
-from stantools.store.directory import ChannelFiles
-from stantools.store.growing_channel import Sign, sign
-from tui.cells import Cell, Role, time_text
+from stantools.store.growing_channel import Sign
+from tui.cells import Cell, Role, name_text
 from tui.jobs import Job, JobState
-from tui.rows import RowSource, TableColumn
+from tui.rows import RowSource, TableColumn, time_column
 from tui.screens.base import LatestWork, ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import ViewTarget, share_of, time_of
 from tui.widgets.rowtable import RowTable
 
@@ -29,8 +28,10 @@ from tui.widgets.rowtable import RowTable
 _WATCH = 0.4
 #: Differs whenever the files of a channel have changed; begins with None if its directory is gone.
 _Signature = tuple[Sign, ...]
+_Refined = tuple[RowWindow, BrowsedChannel, _Signature]
 _NOTE_ROLES: dict[RowNoteKind, Role] = {
     RowNoteKind.GAP: "warn",
+    RowNoteKind.DELETED: "dim",
     RowNoteKind.DAMAGE: "bad",
     RowNoteKind.BACK: "warn",
     RowNoteKind.INDEX: "dim",
@@ -46,15 +47,13 @@ _PREVIEW = 200
 class MessageTableRows(RowSource[Row]):
     def __init__(self) -> None:
         self.window: RowWindow | None = None  #: the rows; None before the files are open
-        self.wide = False  #: the screen has room for milliseconds
         self.arrange()
 
     def arrange(self) -> None:
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
-        time = 23 if self.wide else 19
         self.columns: Sequence[TableColumn[Any]] = (
             TableColumn("seq", digits, lambda row: str(row.sequence), right=True),
-            TableColumn("time (UTC)", time, lambda row: time_text(row.timestamp)[:time]),
+            time_column("time (UTC)", lambda row: row.timestamp),
             TableColumn(
                 "size",
                 9,
@@ -62,8 +61,13 @@ class MessageTableRows(RowSource[Row]):
                 right=True,
             ),
             TableColumn("", 3, _flags),
+            *((TableColumn("subject", 10, _subject, grows=True),) if self._has_subjects else ()),
             TableColumn("payload", 10, self._payload, grows=True),
         )
+
+    @property
+    def _has_subjects(self) -> bool:
+        return self.window is not None and self.window.reader.has_subjects
 
     def __len__(self) -> int:
         return len(self.window) if self.window is not None else 0
@@ -80,6 +84,10 @@ class MessageTableRows(RowSource[Row]):
         return preview(row.data, _PREVIEW) if row.size else ("empty", "dim")
 
 
+def _subject(message: WindowMessage) -> Cell:
+    return name_text(message.subject), "strong"
+
+
 def _flags(message: WindowMessage) -> Cell:
     letters = flag_letters(message)
     return letters, "warn" if set(letters) - {"r", "e"} else "dim"
@@ -92,7 +100,7 @@ def flag_letters(message: WindowMessage) -> str:
     letters += "s" if message.flags & Flag.FOREIGN_SUBJECT else ""
     letters += "u" if message.flags & Flag.UNUSUAL else ""
     letters += "d" if message.flags & Flag.REDELIVERED else ""
-    return letters + ("h" if message.proven else "")
+    return letters + ("h" if message.proven or message.headers else "")
 
 
 _NUMBER = re.compile(r"-?\d+")
@@ -163,7 +171,7 @@ class MessageTable(RowTable):
     class Progress(Message):
         pass
 
-    def __init__(self, session: StoreSession, place: ViewTarget, *, id: str | None = None) -> None:
+    def __init__(self, session: SourceSession, place: ViewTarget, *, id: str | None = None) -> None:
         assert place.channel is not None
         self._rows_shown = MessageTableRows()
         super().__init__(self._rows_shown, id=id)
@@ -171,10 +179,10 @@ class MessageTable(RowTable):
         self.state = ""  #: problem with the files since they were opened
         self.follows = False  #: new messages are shown as they arrive
         self._moved = False  # by the user: the cursor no longer moves to the place
-        self._files: ChannelFiles | None = None
-        self._known: ChannelSurvey | None = None
+        self._files: BrowsedChannel | None = None
+        self._known: object = None
         self._stamp: _Signature = ()
-        self._refining: LatestWork[tuple[RowWindow, _Signature]] = LatestWork(self)
+        self._refining: LatestWork[_Refined] = LatestWork(self)
 
     def on_mount(self) -> None:
         self.set_interval(_WATCH, self._watch)
@@ -186,11 +194,6 @@ class MessageTable(RowTable):
     @property
     def window(self) -> RowWindow | None:
         return self._rows_shown.window
-
-    def show_milliseconds(self, *, wide: bool) -> None:
-        self._rows_shown.wide = wide
-        self._rows_shown.arrange()
-        self.reload()
 
     def say(self, *cells: Cell) -> None:
         self.post_message(self.Said(cells))
@@ -216,19 +219,25 @@ class MessageTable(RowTable):
         self.say(("there is no message in this row", "warn"))
         return None
 
+    def file_of(self, row: Row) -> str | None:
+        """Returns the file of a row as findings name it."""
+        if self._files is None or not row.file:
+            return None
+        return self._session.file_name(self._files.path_of(row.file))
+
     # Files
 
     def open(self) -> None:
         self._known = self._survey()
         session = self._session
         try:
-            self._files = session.store.channel(self.channel)
-            window = open_window(self._files, session.store.crc, key=session.store.key, survey=self._known)
+            self._files = session.channel(self.channel)
+            window = self._files.open()
         except StantoolsError as problem:
             self.state = problem.message
             self.post_message(self.Progress())
             return
-        self._stamp = _signature(self._files)
+        self._stamp = self._files.signature()
         self._use(window)
         self._to_place(window)
         self.call_after_refresh(self._note_rows)
@@ -242,15 +251,14 @@ class MessageTable(RowTable):
         elif survey is not self._known and self._files is not None:
             self._known = survey
             self._refine()
-        window, key = self.window, self._session.store.key
-        if window is not None and window.key != key:
+        window, key = self.window, self._session.key
+        if window is not None and not window.reader.has_subjects and window.key != key:
             if self._refining.job is not None:
                 self._refine()  # the present jobs read with the old key
             self._replace(window.with_key(key))
 
-    def _survey(self) -> ChannelSurvey | None:
-        facts = self._session.channels.get(self.channel)
-        return facts.survey if facts is not None else None
+    def _survey(self) -> object:
+        return self._session.survey(self.channel)
 
     def progress(self) -> Iterable[Cell]:
         if self._refining.job is not None and self.window is not None and not self.window.exact:
@@ -258,21 +266,18 @@ class MessageTable(RowTable):
 
     def _refine(self, *, to_end: bool = False) -> None:
         """Determines the exact rows of the present files in the background."""
-        have, known, session, live, name = self.window, self._known, self._session, self.follows, self.channel
+        have, session, live, name = self.window, self._session, self.follows, self.channel
 
-        def work(job: Job[tuple[RowWindow, _Signature]]) -> tuple[RowWindow, _Signature]:
-            files = session.store.channel(name)
-            seen = _signature(files)
-            job.total = sum(each.index_size or each.data_size for each in files.slices)
-            key = session.store.key
-            window = refine(have, files, session.store.crc, key=key, survey=known, live=live, progress=job.advance)
-            return window, seen
+        def work(job: Job[_Refined]) -> _Refined:
+            files = session.channel(name)
+            seen = files.signature()
+            job.total = files.bytes_to_read()
+            return files.refine(have, live=live, progress=job.advance), files, seen
 
-        def done(job: Job[tuple[RowWindow, _Signature]]) -> None:
+        def done(job: Job[_Refined]) -> None:
             if job.state is JobState.DONE:
-                window, self._stamp = job.result
+                window, self._files, self._stamp = job.result
                 self.state = ""
-                self._files = window.files
                 self._replace(window, to_end=to_end)
             elif job.problem is not None:
                 self.state = job.problem.message
@@ -284,7 +289,7 @@ class MessageTable(RowTable):
         """Reports changed files, or shows the new rows in follow mode."""
         if self._files is None or self._refining.job is not None:
             return
-        now = _signature(self._files)
+        now = self._files.signature()
         if now == self._stamp:
             return
         if now[0] is None:
@@ -312,11 +317,11 @@ class MessageTable(RowTable):
         """Reads the rows of the present files; a cursor at the end stays at the end."""
         at_end = self.cursor >= len(self._rows_shown) - 1
         try:
-            self._files = self._session.store.channel(self.channel)
+            self._files = self._session.channel(self.channel)
         except StantoolsError as problem:
             self.state = problem.message
             return
-        self._stamp = _signature(self._files)
+        self._stamp = self._files.signature()
         self.state = ""
         self._refine(to_end=at_end)
 
@@ -412,9 +417,3 @@ class MessageTable(RowTable):
         if shown:
             words += ["--seq", f"{min(shown)}:{max(shown)}"]
         cast(ViewScreen, self.screen).note(*words)
-
-
-def _signature(files: ChannelFiles) -> _Signature:
-    last = files.slices[-1] if files.slices else None
-    paths = (files.path, last.data, last.index) if last is not None else (files.path,)
-    return tuple(sign(path) if path else None for path in paths)

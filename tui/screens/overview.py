@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -12,89 +12,74 @@ from textual.widget import Widget
 
 from stantools.inspection.findings import Finding
 from stantools.notation import cut, format_size
-from tui.cells import SYMBOLS, Cell, Role, bar, counted, name_text, number, time_text
+from tui.cells import SYMBOLS, Cell, Role, bar, counted, name_text, number
 from tui.plans.account import advice_rows
-from tui.rows import TableColumn, TableRows
+from tui.rows import TableColumn, TableRows, time_column
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
-from tui.session import ChannelFacts, StoreSession
+from tui.session import ChannelFacts, ChannelSummary, SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
-
-if TYPE_CHECKING:
-    from stantools.inspection.overview import ChannelOverview
 
 #: Minimum seconds between two sorts while the store is being read.
 _SORT_EVERY = 1.0
 _RANK = {"error": 0, "warning": 1, "unknown": 2, "info": 3, "clean": 4}
 
 
-def _time(facts: ChannelFacts, *, last: bool) -> int:
-    slices = [each for each in facts.overview.slices if each.count] if facts.overview else []
-    if not slices:
-        return 0
-    return slices[-1].last_timestamp if last else slices[0].first_timestamp
+def _message_count(facts: ChannelFacts) -> int:
+    """Number of intact messages; before the scan, of those in the indexes."""
+    if facts.verdict is not None:
+        return facts.intact
+    return facts.summary.count if facts.summary else 0
 
 
-def _lag(known: ChannelOverview) -> int:
-    return max((each.lag for each in known.subscriptions), default=0)
+def _messages(facts: ChannelFacts) -> Cell:
+    return number(_message_count(facts)) if facts.summary or facts.verdict else ("…", "dim")
 
 
 def _known(
     title: str,
     width: int,
-    cell: Callable[[ChannelOverview], Cell],
-    value: Callable[[ChannelOverview], int],
+    cell: Callable[[ChannelSummary], Cell],
+    value: Callable[[ChannelSummary], int],
     *,
     key: str = "",
     smallest: bool = False,
-    wide: bool | None = None,
 ) -> TableColumn[ChannelFacts]:
     """Returns a column of facts from the indexes; empty before they are read."""
 
     def order(facts: ChannelFacts) -> int:
-        found = value(facts.overview) if facts.overview else 0
+        found = value(facts.summary) if facts.summary else 0
         return found if smallest else -found
 
     def shown(facts: ChannelFacts) -> Cell:
-        return cell(facts.overview) if facts.overview else ("…", "dim")
+        return cell(facts.summary) if facts.summary else ("…", "dim")
 
-    return TableColumn(title, width, shown, order, key=key, right=True, wide=wide)
-
-
-def _time_column(title: str, *, last: bool) -> TableColumn[ChannelFacts]:
-    def shown(facts: ChannelFacts) -> Cell:
-        if facts.overview is None:
-            return "…", "dim"
-        time = _time(facts, last=last)
-        return time_text(time)[:19] if time else ""
-
-    return TableColumn(title, 19, shown, (lambda facts: -_time(facts, last=True)) if last else None, wide=True)
+    return TableColumn(title, width, shown, order, key=key, right=True)
 
 
-def channel_rows() -> TableRows[ChannelFacts]:
+def _newest(facts: ChannelFacts) -> int:
+    return facts.summary.newest if facts.summary else 0
+
+
+def channel_rows(session: SourceSession) -> TableRows[ChannelFacts]:
+    files = session.FILES
     columns: Sequence[TableColumn[ChannelFacts]] = (
         TableColumn(
             " ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"
         ),
         TableColumn(
-            "channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True
+            session.NOUN, 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True
         ),
-        _known("messages", 10, lambda k: number(k.count), lambda k: k.count),
+        TableColumn("messages", 10, _messages, lambda facts: -_message_count(facts), right=True),
         _known("first", 9, lambda k: str(k.first_seq), lambda k: k.first_seq, smallest=True),
         _known("last", 9, lambda k: str(k.last_seq), lambda k: k.last_seq),
-        _time_column("oldest", last=False),
-        _time_column("newest", last=True),
+        time_column("oldest", lambda facts: facts.summary.oldest if facts.summary else 0, wide=True),
+        time_column("newest", _newest, lambda facts: -_newest(facts), wide=True),
         _known("size", 10, lambda k: format_size(k.bytes), lambda k: k.bytes, key="bytes"),
-        *(
-            _known(title, width, lambda k: str(len(k.slices)), lambda k: len(k.slices), key="slices", wide=wide)
-            for title, width, wide in (("sl", 4, False), ("slices", 6, True))
-        ),
-        _known("subs", 4, lambda k: str(len(k.subscriptions) or ""), lambda k: len(k.subscriptions)),
-        *(
-            _known(title, width, lambda k: (str(_lag(k)), "warn") if _lag(k) else "", _lag, key="lag", wide=wide)
-            for title, width, wide in (("lag", 6, False), ("worst lag", 9, True))
-        ),
+        _known(files[:2], 4, lambda k: str(k.files), lambda k: k.files, key=f"{files}s"),
+        _known("subs", 4, lambda k: str(k.subscriptions or ""), lambda k: k.subscriptions),
+        _known("lag", 6, lambda k: (str(k.lag), "warn") if k.lag else "", lambda k: k.lag, key="lag"),
     )
     return TableRows(columns, lambda facts: facts.name, lambda facts: facts.name, "name")
 
@@ -110,9 +95,9 @@ class OverviewScreen(TableView):
         *sorting("overview"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
-        self.rows = channel_rows()
+        self.rows = channel_rows(self.session)
         self.fill_rows()
         self._sorted = 0.0
         self._store: object = None
@@ -127,7 +112,7 @@ class OverviewScreen(TableView):
     def compose_body(self) -> Iterable[Widget]:
         yield TextLine(id="verdict")
         yield TextLine(id="findings")
-        yield FilterField("part of a channel's name", id="filter")
+        yield FilterField(f"part of a {self.session.NOUN}'s name", id="filter")
         yield RowTable(self.rows)
 
     def on_mount(self) -> None:
@@ -142,8 +127,8 @@ class OverviewScreen(TableView):
     def facts_changed(self) -> None:
         """Shows new facts. Rows are sorted only if their order may have changed, and at most once a second."""
         now = time.monotonic()
-        if self._store is not self.session.store:
-            self._store = self.session.store
+        if self._store is not self.session.opened:
+            self._store = self.session.opened
             self.update_rows()
         elif self.rows.order == "name" or (not self.session.scanned and now < self._sorted + _SORT_EVERY):
             self.table.reload()
@@ -178,7 +163,7 @@ class OverviewScreen(TableView):
         self.browser.open_view(View.PLANS, ViewTarget(plan=plan), above=True)
 
 
-def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
+def _verdict(session: SourceSession) -> Iterable[Sequence[Cell]]:
     totals, channels = session.totals, len(session.channels)
     job = session.job
     if session.scanned:
@@ -187,26 +172,27 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         became = OutcomeTotals.of(session.outcomes.values())
         role: Role = "bad" if became.missing else "warn" if became.unknown else "good"
         others = [(became.archived, "archived"), (became.missing, "missing before")]
-        unknown = f"; the last messages of {counted(became.unknown, 'channel')} are unknown" if became.unknown else ""
+        unknown = (
+            f"; the last messages of {counted(became.unknown, session.NOUN)} are unknown" if became.unknown else ""
+        )
         yield [
             (f"{number(became.intact)} of {counted(became.whole, 'message')} intact", role),
-            f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
+            f", {number(totals.unharmed)} of {counted(channels, session.NOUN)} without damage",
             *((f"; {number(count)} {what}", role) for count, what in others if count),
             (unknown, role),
         ]
     else:
         share = job.share if job and job.running and job.phase == "checking every byte" else None
         progress: list[Cell] = [(f" {bar(share, 20):<20} ", "accent"), f"{share:.0%}"] if share is not None else []
-        by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
+        by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, session.NOUN)} by the indexes"
         yield [f"{by_index}; checking every byte", *progress]
     if session.forecast_problem:
         yield [(f"The server's start cannot be forecast: {session.forecast_problem}", "bad")]
-    elif session.forecasts is None:
+    elif (outlook := session.start_outlook()) is None:
         yield [("forecast: not known yet", "dim")]
     else:
-        start = session.start_verdict()
-        assert start is not None
-        yield [(start.sentence(), "good" if start.harmless else "bad")]
+        sentence, harmless = outlook
+        yield [(sentence, "good" if harmless else "bad")]
     advice = session.advice()
     if advice is None:
         yield [("next step: not known yet", "dim")]
@@ -220,7 +206,7 @@ _NODE_FACTS = ("term", "log", "entries lost", "not in the store yet")
 _NODE_LINES = 4
 
 
-def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
+def _node(session: SourceSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
     node = session.node
     if node is None:
         return
@@ -238,28 +224,23 @@ def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequenc
         ]
 
 
-def _identity(session: StoreSession) -> Iterable[Sequence[Cell]]:
-    known = session.overview
-    if known is None:
-        return
-    parts = [name_text(str(session.path))]
-    if known.server is not None:
-        parts.append(f"cluster {name_text(known.server.cluster_id)}")
-    if known.era:
-        parts.append(f"written by {known.era}")
-    parts.append(counted(len(known.clients), "client"))
-    parts.append(f"{format_size(session.totals.disk_bytes)} on disk")
-    yield [(", ".join(parts), "dim")]
+def _identity(session: SourceSession) -> Iterable[Sequence[Cell]]:
+    if parts := session.about():
+        yield [(", ".join(parts), "dim")]
 
 
-def _top_findings(session: StoreSession, limit: int, width: int) -> Iterable[Sequence[Cell]]:
+def _top_findings(session: SourceSession, limit: int, width: int) -> Iterable[Sequence[Cell]]:
     totals = session.totals
     ranked = [*totals.first.get("error", []), *totals.first.get("warning", [])]
     count = totals.severities.get("error", 0) + totals.severities.get("warning", 0)
     for finding in ranked[:limit]:
         yield _finding_cells(finding, width)
-    if count > limit:
-        yield [(f"  … and {counted(count - limit, 'more finding')} (f)", "dim")]
+    notes = totals.severities.get("info", 0)
+    rest = [counted(count - limit, "more finding")] if count > limit else []
+    if notes:
+        rest.append(counted(notes, "note"))
+    if rest:
+        yield [(f"  … and {', '.join(rest)} (f)", "dim")]
 
 
 def _finding_cells(finding: Finding, width: int) -> Sequence[Cell]:

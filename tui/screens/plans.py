@@ -11,11 +11,11 @@ from textual.widget import Widget
 
 from tui.cells import Cell
 from tui.plans.account import advice_rows
-from tui.plans.wizard import WIZARDS, SourceStore, Wizard, WizardEntry, entry
+from tui.plans.wizard import WIZARDS, SourceStore, Wizard, WizardEntry
 from tui.rows import ListRows, TableColumn
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
 from tui.widgets.rowtable import RowTable
@@ -28,9 +28,10 @@ class PlansScreen(ViewScreen):
         Binding("enter", "open", "Choose", id="plans.open"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, ViewTarget(plan=place.plan))  # plans apply to the whole store
-        self._wanted = entry(place.plan)
+        self._wizards = [each for each in WIZARDS if each.verb in self.session.VERBS]
+        self._wanted = self._entry(place.plan)
         self._row_seen = False
         self._opening = False
 
@@ -46,7 +47,7 @@ class PlansScreen(ViewScreen):
         table = self.query_one(RowTable)
         table.focus()
         if self._wanted is not None:
-            table.cursor = WIZARDS.index(self._wanted)
+            table.cursor = self._wizards.index(self._wanted)
             self._row_seen = True
             self.call_after_refresh(self._open, self._wanted)
 
@@ -62,7 +63,7 @@ class PlansScreen(ViewScreen):
         table.source = self._entries()
         if (advised := self._advised()) and not self._row_seen:
             self._row_seen = True
-            table.cursor = WIZARDS.index(advised)
+            table.cursor = self._wizards.index(advised)
 
     def on_resize(self) -> None:
         self.query_one(RowTable).source = self._entries()
@@ -76,21 +77,26 @@ class PlansScreen(ViewScreen):
         ]
         if self.is_attached and self.app.size.width >= 120:
             columns.append(TableColumn("the store is", 40, lambda each: (each.changes, "dim")))
-        return ListRows(columns, WIZARDS)
+        return ListRows(columns, self._wizards)
+
+    def _entry(self, verb: str | None) -> WizardEntry | None:
+        return next((each for each in self._wizards if each.verb == verb), None)
 
     def _advised(self) -> WizardEntry | None:
         advice = self.session.advice()
-        return entry(advice.command[1]) if advice and len(advice.command) > 1 else None
+        return self._entry(advice.command[1]) if advice and len(advice.command) > 1 else None
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        self._open(WIZARDS[self.query_one(RowTable).cursor])
+        self._open(self._wizards[self.query_one(RowTable).cursor])
 
     def _open(self, chosen: WizardEntry) -> None:
         if self._opening:
             return
         session = self.session
-        source = SourceStore(session.path, session.read_options, session.workers, self.browser.connect_options)
+        source = SourceStore(
+            session.path, session.read_options, session.workers, self.browser.connect_options, session.source
+        )
         # The import of a wizard's modules takes longer than a key press may.
         self._opening = True
         self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)

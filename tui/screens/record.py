@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -13,18 +12,16 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from stantools.browse.record_fields import PartRole, RecordPart
-from stantools.browse.record_map import RecordMap, SingleRecord, map_of_survey, map_records
+from stantools.browse.record_map import RecordMap, SingleRecord
 from stantools.browse.record_reader import RecordReader
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.inspection.records import FileKind, FileRecord, kind_of
-from stantools.inspection.survey import SliceSurvey
+from stantools.inspection.records import FileKind, FileRecord
 from stantools.notation import format_size
-from stantools.store.mapping import mapped
 from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
 from tui.jobs import Job, JobState
 from tui.rows import ListRows, RowSource, TableColumn
 from tui.screens.base import LatestWork, ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget, share_of
 from tui.widgets.hexview import HexView
 from tui.widgets.line import TextLine
@@ -35,7 +32,7 @@ _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
 
 
 class RecordRows(RowSource[FileRecord]):
-    def __init__(self) -> None:
+    def __init__(self, *, hashed: bool) -> None:
         self.reader: RecordReader | None = None  #: the file; None before it is open
         self.columns = (
             TableColumn(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
@@ -43,7 +40,7 @@ class RecordRows(RowSource[FileRecord]):
             TableColumn("bytes", 7, lambda row: str(row.length), right=True),
             TableColumn("type", 9, lambda row: (row.type, "" if row.ok else "bad")),
             TableColumn("seq", 8, lambda row: "" if row.sequence is None else str(row.sequence), right=True),
-            TableColumn("CRC", 8, _crc),
+            TableColumn("CRC or hash", 16, _crc) if hashed else TableColumn("CRC", 8, _crc),
             TableColumn("what it says", 20, _detail, grows=True),
         )
 
@@ -62,12 +59,13 @@ def _crc(row: FileRecord) -> Cell:
 def _detail(row: FileRecord) -> Cell:
     if row.detail:
         return row.detail if row.ok else (row.detail, "bad")
-    if "timestamp" in row.fields:
+    if "size" in row.fields:
         time = time_text(row.fields["timestamp"])
         size = row.fields["size"]
         if "offset" in row.fields:
             return f"at {row.fields['offset']}, {number(size)} bytes, {time}"
-        return f"{time} {format_size(size)}"
+        subject = f"{name_text(row.fields['subject'])}, " if "subject" in row.fields else ""
+        return f"{subject}{time} {format_size(size)}"
     shown = []
     for name, value in row.fields.items():
         if value in ("", b"", 0, False):
@@ -90,16 +88,15 @@ class RecordScreen(ViewScreen):
         Binding("m", "messages", "Messages", id="record.messages"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         assert place.file is not None
-        self._path = self.session.store.path / place.file
-        self._kind = kind_of(self._path.name)
+        self._path = self.session.root / place.file
         self._reader: RecordReader | None = None
         self._reading: LatestWork[RecordMap] = LatestWork(self)
-        self._survey: SliceSurvey | None = None
+        self._survey: object = None
         self._problem: StantoolsError | None = None
-        self._rows = RecordRows()
+        self._rows = RecordRows(hashed=self._path.name.endswith((".blk", ".tmp", ".new")))
         self._wanted = place.offset
         self.row: FileRecord | None = None
         self.parts: list[RecordPart] = []
@@ -117,7 +114,7 @@ class RecordScreen(ViewScreen):
 
     def on_mount(self) -> None:
         self.query_one("#records").focus()
-        self.note("stantools", "records", str(self.session.path / (self.place.file or "")))
+        self.note("stantools", "records", str(self._path))
         self._layout()
         self._open()
         self.call_after_refresh(self._write)
@@ -136,7 +133,7 @@ class RecordScreen(ViewScreen):
         self.query_one("#fields").display = wide or self._fields_only
 
     def facts_changed(self) -> None:
-        survey = self._known_survey()
+        survey = self.session.survey(self.channel)
         if survey is not None and self._survey is not None and survey is not self._survey:
             self._wanted = self.row.offset if self.row else self._wanted
             self._open()
@@ -149,37 +146,26 @@ class RecordScreen(ViewScreen):
 
     # Files
 
-    def _known_survey(self) -> SliceSurvey | None:
-        """The survey of this data file, if the scan has one."""
-        facts = self.session.channels.get(self.channel or "")
-        if facts is None or facts.survey is None:
-            return None
-        return next((each for each in facts.survey.slices if each.files.data == self._path), None)
-
     def _open(self) -> None:
         self._problem = None
-        kind = self._kind
-        if kind is None:
-            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not tell its type")
-            self._write()
-            return
-        channel = os.fsencode(self._path.parent.name) if kind is FileKind.MESSAGES else b""
+        session = self.session
         try:
-            reader = RecordReader(self._path, kind, self.session.store.crc, channel)
+            opened = session.records(self._path, self.channel)
         except StoreUnreadableError as problem:
             self._problem = problem
             self._write()
             return
-        survey = self._survey = self._known_survey()
-        size, path, session = reader.size, self._path, self.session
+        if opened is None:
+            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not tell its type")
+            self._write()
+            return
+        reader, mapped = opened.reader, opened.mapped
+        self._survey = session.survey(self.channel)
 
         def work(job: Job[RecordMap]) -> RecordMap:
-            if survey is not None and not survey.error and survey.size == size:
-                return map_of_survey(survey)
-            with mapped(path, sequential=True) as buffer:
-                return map_records(buffer, kind, session.store.crc, channel=channel, progress=job.advance)
+            return mapped(job.advance)
 
-        job: Job[RecordMap] = Job("records", work, total=size)
+        job: Job[RecordMap] = Job("records", work, total=reader.size)
         self._reading.start(job, lambda job: self._opened(job, reader), self._write, dropped=reader.close)
         self._write()
 
@@ -394,6 +380,7 @@ _KINDS = {
     FileKind.SUBS: "subscriptions",
     FileKind.MESSAGES: "messages",
     FileKind.INDEX: "index",
+    FileKind.BLOCK: "messages of a stream",
 }
 
 

@@ -10,7 +10,7 @@ from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.subscribers import Subscriber, first_ranges
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, counted, name_text, number
-from tui.screens.subrows import CLIENT_STATUS, STATUS, ClientRow, GroupRow, Row, SubscriptionRow
+from tui.screens.subrows import CLIENT_STATUS, STATUS, ClientRow, ConsumerRow, GroupRow, Row, SubscriptionRow
 
 #: Maximum numbers of ranges of pending messages, and of channels of a client.
 _RANGES, _CHANNELS = 60, 40
@@ -32,6 +32,8 @@ def detail(row: Row, forecast: Forecast | None) -> Lines:
         yield from _subscription(row, forecast)
     elif isinstance(row, GroupRow):
         yield from _group(row, forecast)
+    elif isinstance(row, ConsumerRow):
+        yield from _consumer(row)
     else:
         yield from _client(row)
 
@@ -100,6 +102,38 @@ def _group(row: GroupRow, forecast: Forecast | None) -> Lines:
         client = name_text(each.state.client_id) or "no client"
         sent = f"{each.state.id} {client}, sent {number(each.state.last_sent)}: "
         yield [(f"  {symbol} ", role), sent, *_start(forecast, channel.name, each)]
+
+
+#: members of a consumer's configuration that are listed
+_SETTINGS = (
+    *("durable_name", "description", "deliver_policy", "ack_policy", "ack_wait", "max_deliver", "max_ack_pending"),
+    *("deliver_subject", "deliver_group", "replay_policy", "inactive_threshold"),
+)
+
+
+def _consumer(row: ConsumerRow) -> Lines:
+    one, channel = row.one, row.channel
+    config, state = one.consumer.config, one.consumer.state
+    yield [(f"consumer {name_text(one.consumer.name)}", "strong"), f" of {name_text(channel.name)}: {row.kind}"]
+    if state is None:
+        yield [("! ", "warn"), "its position cannot be read: see the findings"]
+    else:
+        last = f" of {number(channel.summary.last_seq)}" if channel.summary else ""
+        lag = f", {counted(one.lag, 'message')} behind" if one.lag else ""
+        yield _field("delivered", f"{number(state.delivered[1])}{last}{lag}; {number(state.delivered[0])} deliveries")
+        yield _field("acknowledged", f"up to {number(state.ack_floor[1])}; {number(state.ack_floor[0])} deliveries")
+        yield _pending(row.pending)
+        if state.redelivered:
+            most = max(state.redelivered.values())
+            yield _field("redelivered", counted(len(state.redelivered), "message"), f", one of them {most} times")
+    if one.filters:
+        yield _field("filter", name_text(", ".join(one.filters)))
+    if config is None:
+        yield [("! ", "warn"), "its configuration cannot be read: see the findings"]
+        return
+    for name in _SETTINGS:
+        if config.get(name):
+            yield _field(name.replace("_", " "), name_text(str(config[name])))
 
 
 def _client(row: ClientRow) -> Lines:

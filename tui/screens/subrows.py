@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stantools.escaping import text
 from stantools.inspection.overview import ChannelOverview, ClientList, ClientStatus, ClientSummary, Overview
@@ -13,7 +13,10 @@ from stantools.inspection.subscribers import QueueGroupSummary, Subscriber, queu
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
 from tui.rows import TableColumn, TableRows, count_column
-from tui.session import StoreSession
+from tui.session import ChannelFacts, SourceSession
+
+if TYPE_CHECKING:
+    from stantools.inspection.stream_consumers import ConsumerLag
 
 #: Status of a subscription in the server -> symbol and role.
 STATUS: dict[SubStatus, tuple[str, Role]] = {
@@ -65,13 +68,37 @@ class ClientRow:
         return ("client", text(self.client.id))
 
 
-Row = SubscriptionRow | GroupRow | ClientRow
+@dataclass(frozen=True, eq=False, slots=True)
+class ConsumerRow:
+    """A consumer of a stream."""
+
+    channel: ChannelFacts
+    one: ConsumerLag
+    words: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return ("consumer", self.channel.name, self.one.consumer.name)
+
+    @property
+    def pending(self) -> Sequence[int]:
+        state = self.one.consumer.state
+        return sorted(state.pending) if state else ()
+
+    @property
+    def kind(self) -> str:
+        config = self.one.consumer.config or {}
+        kind = "push" if config.get("deliver_subject") else "pull"
+        return f"{kind}, {config['deliver_group']}" if config.get("deliver_group") else kind
+
+
+Row = SubscriptionRow | GroupRow | ClientRow | ConsumerRow
 
 
 class SubscriptionTree:
     """All subscriptions and clients in the logs read so far; `channel` restricts them to one channel."""
 
-    def __init__(self, session: StoreSession, channel: str | None) -> None:
+    def __init__(self, session: SourceSession, channel: str | None) -> None:
         self._session = session
         self._overview: Overview | None = None
         self.channel = channel
@@ -127,6 +154,11 @@ class SubscriptionTree:
         overview = self._session.overview
         return overview is not None and (overview is not self._overview or self.read < len(overview.channels))
 
+    def counts(self) -> dict[str, int]:
+        """Returns the number of rows of each tab."""
+        counts = len(self.subscriptions), len(self.groups), len(self.clients)
+        return dict(zip(("subscriptions", "queue groups", "clients"), counts, strict=True))
+
     def _take(self, channel: ChannelOverview) -> None:
         assert self._list is not None
         if channel.subscriptions:
@@ -145,12 +177,56 @@ class SubscriptionTree:
             self.groups.append(GroupRow(channel, group, words, members))
 
 
+class ConsumerTree:
+    """The consumers of the streams read so far; `channel` restricts them to one stream."""
+
+    damaged: Sequence[str] = ()
+
+    def __init__(self, session: SourceSession, channel: str | None) -> None:
+        self._session = session
+        self._opened: object = None
+        self.channel = channel
+        self.consumers: list[ConsumerRow] = []
+        self.read = 0
+
+    @property
+    def known(self) -> bool:
+        return self.read >= len(self._session.channels)
+
+    @property
+    def behind(self) -> bool:
+        return self._opened is not self._session.opened or self.read < len(self._session.consumers)
+
+    def update(self) -> bool:
+        """Collects new rows; returns whether there were any."""
+        if not self.behind:
+            return False
+        if self._opened is not self._session.opened:
+            self._opened, self.consumers, self.read = self._session.opened, [], 0
+        for name, found in list(self._session.consumers.items())[self.read :]:
+            self.read += 1
+            if self.channel in (None, name):
+                facts = self._session.channels[name]
+                self.consumers += [
+                    ConsumerRow(facts, each, "\n".join((name, each.consumer.name, *each.filters))) for each in found
+                ]
+        return True
+
+    def counts(self) -> dict[str, int]:
+        return {"consumers": len(self.consumers)}
+
+
+def gather(session: SourceSession, channel: str | None) -> SubscriptionTree | ConsumerTree:
+    """Returns the collection of a session's subscriptions or consumers."""
+    return ConsumerTree(session, channel) if session.NOUN == "stream" else SubscriptionTree(session, channel)
+
+
 def _subscription(channel: ChannelOverview, one: Subscriber, *, member: bool = False) -> SubscriptionRow:
     words = (channel.name, text(one.state.client_id), one.kind, one.name, one.status.value)
     return SubscriptionRow(channel, one, "\n".join(words), member)
 
 
-def _symbol(row: Row) -> Cell:
+def _symbol(row: SubscriptionRow | GroupRow | ClientRow) -> Cell:
     if isinstance(row, GroupRow):
         return ("▸", "accent") if row.group.present else ("○", "dim")
     return CLIENT_STATUS[row.client.status] if isinstance(row, ClientRow) else STATUS[row.one.status]
@@ -267,8 +343,35 @@ _CLIENT_COLUMNS: Sequence[TableColumn[ClientRow]] = (
 )
 
 
+def _delivered(row: ConsumerRow) -> int:
+    return row.one.delivered
+
+
+def _consumer_pending(row: ConsumerRow) -> int:
+    return len(row.pending)
+
+
+_CONSUMER_COLUMNS: Sequence[TableColumn[ConsumerRow]] = (
+    TableColumn("stream", 10, lambda row: name_text(row.channel.name), lambda row: row.channel.name, grows=True),
+    TableColumn(
+        "consumer", 12, lambda row: name_text(row.one.consumer.name), lambda row: row.one.consumer.name, grows=True
+    ),
+    TableColumn("kind", 8, lambda row: row.kind, grows=True),
+    TableColumn("filter", 12, lambda row: name_text(", ".join(row.one.filters)), grows=True, wide=True),
+    count_column("delivered", 9, _delivered, zero=True),
+    TableColumn(
+        "acked",
+        8,
+        lambda row: number(row.one.consumer.state.ack_floor[1]) if row.one.consumer.state else ("unknown", "bad"),
+        right=True,
+    ),
+    count_column("pending", 7, _consumer_pending),
+    count_column("lag", 6, lambda row: row.one.lag, "warn"),
+)
+
+
 class SubRows(TableRows[Any]):
-    """The rows of a tab: `subscriptions`, `queue groups` (with their members below them) or `clients`."""
+    """The rows of a tab: subscriptions, queue groups (with their members below them), clients, or consumers."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -280,7 +383,10 @@ class SubRows(TableRows[Any]):
             lambda found: [each for row in found for each in (row, *row.members)] if kind == "queue groups" else found,
         )
 
-    def take(self, gathered: SubscriptionTree) -> None:
+    def take(self, gathered: SubscriptionTree | ConsumerTree) -> None:
+        if isinstance(gathered, ConsumerTree):
+            self.fill(gathered.consumers, _CONSUMER_COLUMNS)
+            return
         if self._kind == "clients":
             self.fill(gathered.clients, _CLIENT_COLUMNS)
             return

@@ -17,15 +17,15 @@ from stantools.inspection.records import FileKind
 from tui.cells import Cell, counted, name_text, number
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
-from tui.screens.subrows import ClientRow, GroupRow, SubRows, SubscriptionRow, SubscriptionTree
+from tui.screens.subrows import ClientRow, ConsumerRow, GroupRow, SubRows, SubscriptionRow, gather
 from tui.screens.tableview import FilterField, TabbedView, filtering, sorting
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.line import TextLine
+from tui.widgets.panesize import RESIZING
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
-_TABS = ("subscriptions", "queue groups", "clients")
 #: Interval for adding rows, in seconds; the work takes at most a tenth of it.
 _TAKE = 0.05
 
@@ -46,14 +46,15 @@ class SubscriptionsScreen(TabbedView):
         *filtering("subscriptions"),
         Binding("J", "scroll(1)", "Details down", show=False, id="subscriptions.details_down"),
         Binding("K", "scroll(-1)", "Details up", show=False, id="subscriptions.details_up"),
+        *RESIZING,
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._home = place.channel
-        self.gathered = SubscriptionTree(self.session, place.channel)
-        self.tabs = {kind: SubRows(kind) for kind in _TABS}
-        self.choose_tab(_TABS[0])
+        self.gathered = gather(self.session, place.channel)
+        self.tabs = {kind: SubRows(kind) for kind in self.gathered.counts()}
+        self.choose_tab(next(iter(self.tabs)))
         self._wanted = place.seq
         self._stale = True
         self._cost = self._last = 0.0
@@ -65,7 +66,7 @@ class SubscriptionsScreen(TabbedView):
     @property
     def channel(self) -> str | None:
         row = self.row if self.is_mounted else None
-        if isinstance(row, (SubscriptionRow, GroupRow)):
+        if isinstance(row, SubscriptionRow | GroupRow | ConsumerRow):
             return row.channel.name
         return self.place.channel
 
@@ -73,7 +74,7 @@ class SubscriptionsScreen(TabbedView):
         yield TextLine(id="sub-tabs")
         yield TextLine(id="sub-problems")
         yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
-        yield TablePane(self.rows, id="sub-body")
+        yield TablePane(self.rows, self.browser.pane_sizes, id="sub-body")
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -133,11 +134,10 @@ class SubscriptionsScreen(TabbedView):
 
     def _write_tabs(self) -> None:
         gathered = self.gathered
-        counts = (len(gathered.subscriptions), len(gathered.groups), len(gathered.clients))
-        cells = self.tab_cells(dict(zip(_TABS, counts, strict=True)))
+        cells = self.tab_cells(gathered.counts())
         if not gathered.known:
             total = len(self.session.channels)
-            cells.append((f" {number(gathered.read)} of {counted(total, 'channel')} read", "accent"))
+            cells.append((f" {number(gathered.read)} of {counted(total, self.session.NOUN)} read", "accent"))
         elif self.rows.filter:
             cells.append((f" {number(len(self.rows))} shown", "accent"))
         self.query_one("#sub-tabs", TextLine).show(*cells)
@@ -180,10 +180,10 @@ class SubscriptionsScreen(TabbedView):
             self._losses[file] = loss
             self._write_problems()
 
-        self.begin("compare", lambda _: log_loss(path, kind, session.store.crc), done)
+        self.begin("compare", lambda _: log_loss(path, kind, session.crc), done)
 
     def _file(self, file: str) -> Path | None:
-        path = self.session.store.path / file
+        path = self.session.root / file
         return path if path.is_file() else None
 
     def _write_detail(self) -> None:
@@ -199,7 +199,11 @@ class SubscriptionsScreen(TabbedView):
             return "not read yet"
         if self.rows.filter:
             return f"no {self.tab} match the filter"
-        return f"no {self.tab} in this channel (c: all channels)" if self.place.channel else f"no {self.tab}"
+        return (
+            f"no {self.tab} in this {self.session.NOUN} (c: all {self.session.NOUN}s)"
+            if self.place.channel
+            else f"no {self.tab}"
+        )
 
     @on(RowTable.Highlighted)
     def _highlighted(self) -> None:
@@ -220,7 +224,7 @@ class SubscriptionsScreen(TabbedView):
             return
         row = self.row
         self.place = ViewTarget(channel=wanted)
-        self.gathered = SubscriptionTree(self.session, wanted)
+        self.gathered = gather(self.session, wanted)
         self.gathered.update()
         self.table.cursor = 0
         self.update_rows()
@@ -244,6 +248,8 @@ class SubscriptionsScreen(TabbedView):
             path = self._file("clients.dat")
             place = ViewTarget(channel=self.place.channel)
             self.app.push_screen(HistoryScreen(self.session, place, path, row.client.id, about))
+        elif isinstance(row, ConsumerRow):
+            self.notify("a consumer's file has its present state only: no history", severity="information")
         elif isinstance(row, GroupRow):
             self.notify("choose a member: each has a history of its own", severity="information")
 
@@ -252,6 +258,8 @@ class SubscriptionsScreen(TabbedView):
         row = self.row
         if isinstance(row, SubscriptionRow):
             seq = row.one.pending[0] if row.one.pending else row.one.state.last_sent
+        elif isinstance(row, ConsumerRow):
+            seq = row.pending[0] if row.pending else row.one.delivered
         elif isinstance(row, GroupRow):
             first = [each.pending[0] for each in row.group.members if each.pending]
             seq = min(first) if first else row.group.last_sent
@@ -263,9 +271,18 @@ class SubscriptionsScreen(TabbedView):
     def action_pending(self) -> None:
         row = self.row
         if isinstance(row, SubscriptionRow) and row.one.pending:
-            self.app.push_screen(PendingScreen(self.session, ViewTarget(channel=row.channel.name), row.one))
+            about = f"subscription {row.one.state.id}"
+            of = f" of client {name_text(row.one.state.client_id) or 'none'}: "
+            self._show_pending(row.channel.name, about, of, row.one.pending)
+        elif isinstance(row, ConsumerRow) and row.pending:
+            of = f" of {name_text(row.channel.name)}: "
+            self._show_pending(row.channel.name, f"consumer {name_text(row.one.consumer.name)}", of, row.pending)
         else:
             self.notify("no pending messages here", severity="warning")
+
+    def _show_pending(self, channel: str, about: str, of: str, pending: Sequence[int]) -> None:
+        cells: list[Cell] = [(about, "strong"), of]
+        self.app.push_screen(PendingScreen(self.session, ViewTarget(channel=channel), cells, pending))
 
     def go_to(self, text_: str) -> str | None:
         table = self.table
@@ -275,6 +292,8 @@ class SubscriptionsScreen(TabbedView):
                 names = (str(row.one.state.id), text(row.one.state.client_id), row.one.name)
             elif isinstance(row, ClientRow):
                 names = (text(row.client.id),)
+            elif isinstance(row, ConsumerRow):
+                names = (row.one.consumer.name,)
             else:
                 names = (row.group.name,)
             if text_ in names:

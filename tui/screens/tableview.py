@@ -12,7 +12,7 @@ from textual.widgets import Input
 from tui.cells import Cell
 from tui.rows import TableRows
 from tui.screens.base import ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import ViewTarget
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
@@ -62,6 +62,9 @@ class FilteredView(ViewScreen):
 
     def action_scroll(self, direction: int) -> None:
         self.pane.scroll_pane(direction)
+
+    def action_resize_pane(self, direction: int) -> None:
+        self.pane.resize_pane(direction)
 
     def action_filter(self) -> None:
         self.filter_field.display = True
@@ -125,7 +128,7 @@ class TabbedView(TableView):
     #: Separator of the names.
     SPACE: ClassVar[str] = " "
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self.tabs: dict[str, TableRows[Any]] = {}  #: names and rows
         self.tab = ""  #: name of the visible tab

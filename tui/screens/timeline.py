@@ -11,13 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from stantools.browse.histogram import Bucket, Histogram, bucket_width, narrower, wider, width_text
-from stantools.browse.timeline import BINS, Timeline, read_timeline
-from stantools.inspection.survey import ChannelSurvey
+from stantools.browse.timeline import BINS, Timeline
 from stantools.notation import format_size, format_time, span_text
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job
 from tui.screens.base import LatestWork, ViewScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget, share_of, time_of
 from tui.widgets.line import TextLine
 from tui.widgets.plot import Plot, PlotBars
@@ -45,13 +44,13 @@ class TimelineScreen(ViewScreen):
         Binding("G,end", "end(1)", "End", show=False, id="timeline.last"),
     ]
 
-    def __init__(self, session: StoreSession | None, place: ViewTarget) -> None:
+    def __init__(self, session: SourceSession | None, place: ViewTarget) -> None:
         super().__init__(session, place)
         self._timeline: Timeline | None = None
         self._reads: LatestWork[Timeline] = LatestWork(self)
         self._detail_reads: LatestWork[Histogram] = LatestWork(self)
         self._detail: Histogram | None = None
-        self._survey: ChannelSurvey | None = None
+        self._survey: object = None
         self._problem = ""
         self._unit = 0
         self._limits = 0, 0  # first and last time of the plot
@@ -88,14 +87,13 @@ class TimelineScreen(ViewScreen):
             self._problem = "the store no longer has this channel"
             self.call_after_refresh(self._write)
             return
-        survey = self._survey = facts.survey
+        self._survey = facts.survey
         session, name = self.session, facts.name
 
         def work(job: Job[Timeline]) -> Timeline:
-            files = session.store.channel(name)
-            return read_timeline(files, session.store.crc, survey=survey, progress=job.advance)
+            return session.channel(name).timeline(job.advance)
 
-        total = 2 * facts.overview.count if facts.overview else 0
+        total = 2 * facts.summary.count if facts.summary else 0
         self._reads.start(Job("timeline", work, total=total), self._read_done, self._write)
 
     def _read_done(self, job: Job[Timeline]) -> None:
@@ -217,7 +215,13 @@ class TimelineScreen(ViewScreen):
         span = timeline.last - timeline.first
         exact = _SECOND if span > 100 * _SECOND else _MILLISECOND if span > 100 * _MILLISECOND else 1
         when = span_text(timeline.first, timeline.last, exact) if span else f"all at {format_time(timeline.first)}"
-        cells: list[Cell] = [(counted(timeline.count, "message"), "strong"), f", {format_size(timeline.bytes)}, {when}"]
+        whole = self._intact
+        # A message whose record is damaged may be proven; its time is not.
+        count = f"{number(timeline.count)} of {counted(whole, 'message')}" if whole > timeline.count else ""
+        cells: list[Cell] = [
+            (count or counted(timeline.count, "message"), "strong"),
+            f", {format_size(timeline.bytes)}, {when}",
+        ]
         if job is not None:
             cells.append(("  reading more closely" if job is self._detail_reads.job else "  reading again", "accent"))
         yield cells
@@ -229,6 +233,11 @@ class TimelineScreen(ViewScreen):
             yield problems
         else:
             yield [unit, "   ", *problems]
+
+    @property
+    def _intact(self) -> int:
+        facts = self.session.channels.get(self.channel or "")
+        return facts.intact if facts is not None else 0
 
     # Keys
 

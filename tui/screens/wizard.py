@@ -22,7 +22,7 @@ from tui.plans.form import FieldError
 from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
-from tui.session import StoreSession
+from tui.session import SourceSession
 from tui.views import View, ViewTarget
 from tui.widgets.form import FormView
 from tui.widgets.line import TextLine
@@ -66,7 +66,7 @@ class WizardScreen(ViewScreen):
     #: Each step sets its own focus; a hidden widget must get no keys after a dialog.
     AUTO_FOCUS = ""
 
-    def __init__(self, session: StoreSession, place: ViewTarget, wizard: Wizard[Any]) -> None:
+    def __init__(self, session: SourceSession, place: ViewTarget, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
         self.flow = WizardFlow(wizard)
         self._pace: PhaseProgress | None = None
@@ -231,9 +231,13 @@ class WizardScreen(ViewScreen):
 
     @on(FormView.Reached)
     def _reached(self, event: FormView.Reached) -> None:
-        self.query_one("#hint", TextLine).show_lines(
-            [[(f"{event.field.name}: ", "strong"), (event.field.help, "dim")], [(_KEYS_OF_FORM, "dim")]]
-        )
+        field, unlocked = event.field, self.browser.unlocked
+        first: list[Cell] = []
+        if field is not None:
+            first = [(f"{field.name}: ", "strong"), (field.help, "dim")]
+        elif not unlocked:
+            first = [("Read only: W, here or later, allows changes.", "dim")]
+        self.query_one("#hint", TextLine).show_lines([first, [(_KEYS_OF_FORM, "dim")]])
 
     @on(FormView.Changed)
     def _changed(self) -> None:

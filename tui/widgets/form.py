@@ -1,4 +1,7 @@
-"""A form for options: one line per option, with a text field or a choice."""
+"""A form for options: a line to go on, then one line per option, with a text field or a choice.
+
+A form opens on its first line, so that the keys of the view (unlock, go to, help) work until the user enters a field.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,34 @@ class Choice(Static, can_focus=True):
         self.action_turn(1)
 
 
+class Continue(Static, can_focus=True):
+    """The line that submits the form."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Continue", show=False, id="form.submit"),
+    ]
+
+    def action_submit(self) -> None:
+        self.post_message(FormView.Submitted())
+
+    def on_click(self, _event: events.Click) -> None:
+        self.action_submit()
+
+
+class _FieldLabel(TextLine):
+    """The name of a field, with a mark while the field has the focus."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(classes="field-name")
+        self._name_of_field = name
+
+    def on_mount(self) -> None:
+        self.mark(focus=False)
+
+    def mark(self, *, focus: bool) -> None:
+        self.show((f"▸ {self._name_of_field}", "accent") if focus else (f"  {self._name_of_field}", "dim"))
+
+
 class _FieldInput(Input):
     def __init__(self, field: FormField) -> None:
         super().__init__(field.value, compact=True, select_on_focus=False)
@@ -69,7 +100,7 @@ class FormView(VerticalScroll, can_focus=False):
 
     @dataclass
     class Reached(Message):
-        field: FormField
+        field: FormField | None  #: None for the line that submits the form
 
     @dataclass
     class Changed(Message):
@@ -83,21 +114,31 @@ class FormView(VerticalScroll, can_focus=False):
         self._fields = list(fields)
 
     def compose(self) -> ComposeResult:
+        yield Continue("[ preview ]", markup=False, classes="continue")
         for field in self._fields:
             with Horizontal(classes="field"):
-                yield TextLine([field.name], classes="field-name")
+                yield _FieldLabel(field.name)
                 yield Choice(field) if field.choices else _FieldInput(field)
 
     def focus_field(self, name: str = "") -> None:
-        """Puts the cursor into a field; without a name, into the first one."""
+        """Puts the cursor into a field; without a name, on the first line."""
         for widget in self.query(".field > *").results(Widget):
-            if isinstance(widget, Choice | _FieldInput) and (not name or widget.field.name == name):
+            if isinstance(widget, Choice | _FieldInput) and widget.field.name == name:
                 widget.focus()
                 return
+        self.query_one(Continue).focus()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        if isinstance(event.widget, Choice | _FieldInput):
-            self.post_message(self.Reached(event.widget.field))
+        field = event.widget.field if isinstance(event.widget, Choice | _FieldInput) else None
+        self._mark(event.widget, focus=True)
+        self.post_message(self.Reached(field))
+
+    def on_descendant_blur(self, event: events.DescendantBlur) -> None:
+        self._mark(event.widget, focus=False)
+
+    def _mark(self, widget: Widget, *, focus: bool) -> None:
+        if isinstance(widget, Choice | _FieldInput) and isinstance(widget.parent, Horizontal):
+            widget.parent.query_one(_FieldLabel).mark(focus=focus)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:

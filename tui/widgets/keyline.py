@@ -122,16 +122,21 @@ class TabLine(_PressedLine):
     """The views with their keys, as tabs.
 
     `view` is the open one, `bindings` returns the binding of each view, and `refusal` the reason why a view cannot
-    be opened.
+    be opened. `names` are those of views with another name than usual.
     """
 
     def __init__(
-        self, view: View, bindings: Callable[[], Mapping[View, Binding]], refusal: Callable[[View], str]
+        self,
+        view: View,
+        bindings: Callable[[], Mapping[View, Binding]],
+        refusal: Callable[[View], str],
+        names: Mapping[str, str],
     ) -> None:
         super().__init__("tabs", 1)
         self._view = view
         self._bindings_of_views = bindings
         self._refusal = refusal
+        self._names = {view: names.get(view, view.value) for view in View}
 
     def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
         """Returns the tabs on one line: with full names, short names, or only the name of the open view."""
@@ -139,10 +144,10 @@ class TabLine(_PressedLine):
         works = {each.binding.action for each in active}  # numbers typed into a field open no view
         row: list[_KeyLabel] = []
         self._gap = 1 if width < _WIDE else 2
-        for names in ({}, {View.SUBSCRIPTIONS: "subs"}, dict.fromkeys(View, "")):
+        short = {**self._names, View.SUBSCRIPTIONS: self._names[View.SUBSCRIPTIONS][:4]}
+        for names in (self._names, short, dict.fromkeys(View, "")):
             row = [
-                self._tab(binding, view, names.get(view, view.value), works=binding.action in works)
-                for view, binding in keys.items()
+                self._tab(binding, view, names[view], works=binding.action in works) for view, binding in keys.items()
             ]
             if self.fit(row, width):
                 break
@@ -151,6 +156,6 @@ class TabLine(_PressedLine):
     def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _KeyLabel:
         key = self.app.get_key_display(binding)
         if view is self._view:
-            return _KeyLabel(binding.key, (f"[{key} {name or view.value}]", "strong"))
+            return _KeyLabel(binding.key, (f"[{key} {name or self._names[view]}]", "strong"))
         roles: tuple[Role, Role] = ("accent", "") if works and not self._refusal(view) else ("dim", "dim")
         return _KeyLabel(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from rich.segment import Segment
@@ -18,6 +19,7 @@ from stantools.browse.window import Row, RowNote, RowNoteKind, WindowMessage
 from stantools.escaping import escape
 from stantools.format.layout import Flag
 from stantools.notation import cut, format_size, format_time
+from stantools.streamfiles.headers import header_fields
 from tui.cells import Cell, Role, counted, role_of, text_of
 from tui.widgets.line import TextLine as LineWidget
 from tui.widgets.lines import LineView, moving
@@ -34,6 +36,8 @@ _ROLES: dict[Syntax, Role] = {
 _ORDER = list(PayloadForm)
 #: Minimum number of columns for sequence and time on one line.
 _WIDE = 76
+#: Headers that are listed.
+_HEADERS = 6
 #: Flags in words.
 FLAG_WORDS: dict[Flag, str] = {
     Flag.FOREIGN_SUBJECT: "of another subject",
@@ -43,6 +47,7 @@ FLAG_WORDS: dict[Flag, str] = {
 }
 _WHY: dict[RowNoteKind, str] = {
     RowNoteKind.GAP: "The channel's files do not contain these sequences.",
+    RowNoteKind.DELETED: "Their messages were deleted, by a client, a limit, or an acknowledgement.",
     RowNoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows how the server reads them.",
     RowNoteKind.BACK: "Repeated records (a copied slice), or a restart of the channel, follow.",
     RowNoteKind.INDEX: "The messages are read from the data file instead. f shows the server's behaviour.",
@@ -183,17 +188,23 @@ def _fields(message: WindowMessage, width: int, *, key: bool) -> Iterator[Sequen
         f":{message.offset}",
         ("  record ", "dim"),
         f"{message.record_size + 8:,} bytes",
-        ("  CRC ", "dim"),
-        f"0x{message.crc:08x}",
+        *((("  CRC ", "dim"), f"0x{message.crc:08x}") if message.headers is None else _hash(message)),
     ]
     yield [
         ("subject ", "dim"),
         escape(message.subject),
         *([("  reply ", "dim"), escape(message.reply)] if message.reply else []),  # type: ignore[list-item]
     ]
+    if message.headers:
+        for name, values in islice(header_fields(message.headers).items(), _HEADERS):
+            yield [(f"{name}: ", "accent"), ", ".join(values)]
     remarks = list(_remarks(message, key=key))
     if remarks:
         yield [("! ", "warn"), ("; ".join(remarks), "warn")]
+
+
+def _hash(message: WindowMessage) -> Iterator[Cell]:
+    yield from (("  hash ", "dim"), f"0x{message.crc:016x}" if message.whole else "not read")
 
 
 def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:

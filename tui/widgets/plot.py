@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -77,8 +79,11 @@ class Plot(Widget, can_focus=True):
         self.refresh()
 
     @property
-    def bar_width(self) -> int:
-        return max(1, min(self.columns // max(len(self._bars.values), 1), _MAX_BAR))
+    def edges(self) -> Sequence[int]:
+        """The column at which each bar begins, and the one after the last bar: the bars share the width."""
+        count = len(self._bars.values)
+        length = max(min(self.columns, count * _MAX_BAR), count)
+        return [place * length // max(count, 1) for place in range(count + 1)]
 
     def render_line(self, y: int) -> Strip:
         height = max(self.size.height - 3, 1)
@@ -86,8 +91,8 @@ class Plot(Widget, can_focus=True):
             strip = self._bar_line(y, height)
         elif y == height:
             segments = [Segment(" " * (_SCALE - 1) + "│", self._style("scale"))]
-            for symbol, role in self._bars.marks:
-                segments.append(Segment(symbol + " " * (self.bar_width - 1), self._style(role)))
+            for (symbol, role), (begin, end) in zip(self._bars.marks, pairwise(self.edges), strict=False):
+                segments.append(Segment(symbol + " " * (end - begin - 1), self._style(role)))
             strip = Strip(segments).simplify()
         elif y == height + 1:
             strip = self._axis_line()
@@ -110,14 +115,15 @@ class Plot(Widget, can_focus=True):
         return style
 
     def _bar_line(self, y: int, height: int) -> Strip:
-        bars, each = self._bars, self.bar_width
+        bars, edges = self._bars, self.edges
         top = max(bars.values, default=0.0)
         labels = {0: top, height - 1: 0.0}
         if height >= 7 and top >= 4:
             labels[height // 2] = top * (height - height // 2) / height
         text = short_number(labels[y]) if y in labels and (top or y) else ""
         segments = [Segment(f"{text:>{_SCALE - 1}}{'┤' if y in labels else '│'}", self._style("scale"))]
-        cursor, gap = self._style("cursor"), each > 2
+        # A space separates wide bars.
+        cursor, gap = self._style("cursor"), edges[-1] > 2 * len(bars.values)
         if self._drawn[0] != height:
             scale = height * 8 / top if top > 0 else 0.0
             self._drawn = height, [max(round(value * scale), value > 0) for value in self._bars.values]
@@ -126,9 +132,8 @@ class Plot(Widget, can_focus=True):
             style = self._style((bars.roles[place] if place < len(bars.roles) else "") or "bar")
             if place == bars.cursor:
                 style += cursor
-            segments.append(Segment(block * (each - gap), style))
+            segments.append(Segment(block * (edges[place + 1] - edges[place] - gap), style))
             if gap:
-                # A space separates wide bars.
                 segments.append(Segment(" ", self._style("")))
         return Strip(segments).simplify()
 
@@ -139,29 +144,30 @@ class Plot(Widget, can_focus=True):
             if step < bars.width:
                 continue
             text = max(len(tick_text(time * step, step)) for time in (1, _DAY // step or 1))
-            if step // bars.width * self.bar_width >= text + 2:
+            if step // bars.width * self.edges[-1] // max(len(bars.values), 1) >= text + 2:
                 return step
         return WIDTHS[-1]
 
     def _ticks(self) -> list[tuple[int, str]]:
-        bars, step = self._bars, self._step()
+        bars, step, edges = self._bars, self._step(), self.edges
         ticks = []
         for place in range(len(bars.values)):
             time = bars.start + place * bars.width
             if time % step == 0:
-                ticks.append((place * self.bar_width, tick_text(time, step)))
+                ticks.append((edges[place], tick_text(time, step)))
         if not ticks and bars.values:
             ticks.append((0, tick_text(bars.start, bars.width)))
         return ticks
 
     def _axis_line(self) -> Strip:
-        length = len(self._bars.values) * self.bar_width
+        edges = self.edges
+        length = edges[-1]
         line = ["─"] * length
         for column, _ in self._ticks():
             line[column] = "┬"
         segments = [Segment(" " * (_SCALE - 1) + "└", self._style("scale"))]
-        cursor = self._bars.cursor * self.bar_width
-        if 0 <= cursor < length:
+        cursor = edges[self._bars.cursor] if 0 <= self._bars.cursor < len(edges) - 1 else -1
+        if cursor >= 0:
             segments += [
                 Segment("".join(line[:cursor]), self._style("scale")),
                 Segment("▲", self._style("cursor")),
@@ -172,6 +178,6 @@ class Plot(Widget, can_focus=True):
         return Strip(segments)
 
     def on_click(self, event: events.Click) -> None:
-        place = (event.x - _SCALE) // self.bar_width
-        if event.x >= _SCALE and place < len(self._bars.values):
+        place = bisect_right(self.edges, event.x - _SCALE) - 1
+        if 0 <= place < len(self._bars.values):
             self.post_message(self.Chosen(place, event.chain > 1))

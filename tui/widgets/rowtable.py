@@ -22,6 +22,9 @@ from tui.cells import Cell, role_of, text_of
 from tui.rows import RowSource
 from tui.widgets.lines import LineView, moving
 
+#: Columns that a growing column gets before others take their full width.
+_KEPT_FOR_GROWING = 4
+
 
 class RowTable(LineView):
     """A source of rows with a cursor.
@@ -114,11 +117,16 @@ class RowTable(LineView):
         growing = [column for column in columns if column.grows]
         spare = max(width - taken, 0)
         widths = []
+        kept = _KEPT_FOR_GROWING * len(growing)
         for column in columns:
-            extra = spare // len(growing) if column.grows else 0
-            if column.grows and column is growing[-1]:
-                extra = spare - spare // len(growing) * (len(growing) - 1)
+            more = max(column.full - column.width, 0)
+            extra = more if more + kept <= spare else 0
+            spare -= extra
             widths.append(column.width + extra)
+        for place, column in enumerate(columns):
+            if column.grows:
+                last = column is growing[-1]
+                widths[place] += spare - spare // len(growing) * (len(growing) - 1) if last else spare // len(growing)
         self._widths = widths
         self.virtual_size = Size(max(sum(widths) + max(len(widths) - 1, 0), 1), len(self._source) + 1)
 
@@ -170,7 +178,9 @@ class RowTable(LineView):
             style = base if plain else base + self.role_style(role_of(cell))
             text = Strip([Segment(text_of(cell), style)])
             length = text.cell_length
-            if length > width:
+            if length > width and column.full:
+                segments += list(text.crop(0, width))
+            elif length > width:
                 text = Strip([*text.crop(0, max(width - 1, 0)), Segment("…", style)])
                 segments += list(text)
             elif column.right:

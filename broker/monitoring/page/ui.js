@@ -1,15 +1,20 @@
-// Asks the endpoints of the streaming server once a second and shows what they say. Rates come from two answers.
+// Polls the endpoints of the streaming server and shows their answers. The rates of totals and channels come from two
+// answers; those of the chart from the server, which keeps them, so that a new page shows the time before it as well.
 "use strict";
 
 const EVERY = 1000; // ms between two rounds
 const PAGE = 50; // rows of a table
-const HISTORY = 120; // points of the chart
+const MOST = 1000; // channels that are read and sorted
+const PER_CHANNEL = 5; // ms that a round is later for each channel
+const CHART = { left: 48, right: 8, top: 8, bottom: 20, height: 176 };
 
 const places = { channels: 0, clients: 0 };
 const open = new Set(); // channels whose subscriptions are shown
-const history = [];
+const order = { by: "name", down: false };
 let before = null; // the round before, for rates
 let busy = false;
+let pause = EVERY; // ms until the next round
+let last = 0; // when the last round began
 let held = false; // a button of the mouse, or a finger, is down: what is under it has to stay for the click
 
 // Characters that turn the direction of what follows them: a name could pass for another one.
@@ -18,7 +23,7 @@ const escaped = (character) => `\\u${character.charCodeAt(0).toString(16).padSta
 
 const by = (id) => document.getElementById(id);
 const count = (number) => number.toLocaleString("en");
-const rate = (number) => (number >= 100 ? count(Math.round(number)) : number.toFixed(1));
+const rate = (number) => (number >= 100 || Number.isInteger(number) ? count(Math.round(number)) : number.toFixed(1));
 
 function size(bytes) {
   let unit = 0;
@@ -26,7 +31,7 @@ function size(bytes) {
     bytes /= 1024;
     unit += 1;
   }
-  return `${unit ? bytes.toFixed(2) : bytes} ${["B", "KB", "MB", "GB", "TB", "PB"][unit]}`;
+  return `${unit ? bytes.toFixed(1) : bytes} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][unit]}`;
 }
 
 function element(tag, text, kind) {
@@ -49,15 +54,15 @@ function row(kind, headings, cells) {
 }
 
 function headings(table) {
-  return [...table.tHead.rows[0].cells].map((each) => each.textContent);
+  return [...table.tHead.rows[0].cells].map((each) => each.textContent.trim());
 }
 
 function lagCell(messages) {
-  return element("td", count(messages), messages ? "behind" : "");
+  return element("td", count(messages), messages ? "bad" : "where");
 }
 
 async function ask(path) {
-  const answer = await fetch(`/streaming/${path}`, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(10000) });
   if (!answer.ok) throw new Error(`${path}: status ${answer.status}`);
   return answer.json();
 }
@@ -109,19 +114,57 @@ function showServer(server, store, rates) {
     ...cards.map(([id, label, value]) => {
       const card = document.createElement("div");
       card.id = id;
-      card.append(element("b", value), label);
+      card.append(element("dd", value), element("dt", label));
       return card;
     }),
   );
 }
 
-function showChart() {
-  const top = Math.max(1, ...history.flatMap((each) => [each.in, each.out]));
-  const points = (which) =>
-    history.map((each, place) => `${(600 * place) / (HISTORY - 1)},${78 - (76 * each[which]) / top}`).join(" ");
-  by("chart-in").setAttribute("points", points("in"));
-  by("chart-out").setAttribute("points", points("out"));
-  by("chart-top").textContent = rate(top);
+// The smallest of 1, 2, 5, 10, 20, … that is not below a number.
+function ceiling(number) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(number, 1)));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= number);
+}
+
+function drawn(tag, values, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
+  made.textContent = text;
+  return made;
+}
+
+// `rates`: step (seconds of a point), until (when the last one ends), in and out (messages a second, or null).
+function showChart(rates) {
+  const chart = by("chart"), width = chart.clientWidth || 600;
+  const { left, right, top: above, bottom, height } = CHART;
+  const known = [...rates.in, ...rates.out].filter((each) => each !== null);
+  const highest = Math.max(0, ...known), top = ceiling(highest);
+  const x = (place) => left + ((width - left - right) * place) / Math.max(rates.in.length - 1, 1);
+  const y = (value) => above + (height - above - bottom) * (1 - value / top);
+  const parts = [0, top / 2, top].flatMap((value) => [
+    drawn("path", { class: "grid", d: `M${left},${y(value)}H${width - right}` }),
+    drawn("text", { class: "end", x: left - 6, y: y(value) + 4 }, rate(value)),
+  ]);
+  const marks = width > 700 ? 6 : 3;
+  for (let mark = 0; mark <= marks; mark += 1) {
+    const place = ((rates.in.length - 1) * mark) / marks;
+    const time = new Date((rates.until - (rates.in.length - 1 - place) * rates.step) * 1000);
+    const end = mark === 0 ? "" : mark === marks ? "end" : "middle";
+    parts.push(drawn("text", { class: end, x: x(place), y: height - 4 }, time.toLocaleTimeString("en-GB")));
+  }
+  for (const which of ["out", "in"]) {
+    let path = "", joined = false;
+    rates[which].forEach((value, place) => {
+      if (value !== null) path += `${joined ? "L" : "M"}${x(place).toFixed(1)},${y(value).toFixed(1)}`;
+      joined = value !== null;
+    });
+    parts.push(drawn("path", { class: which, id: `chart-${which}`, d: path }));
+  }
+  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  chart.replaceChildren(...parts);
+  by("chart-top").textContent = rate(highest);
+  const missing = rates.in.findLastIndex((each) => each === null) + 1;
+  by("chart-since").textContent = missing ? "the server has counted since its start" : "";
 }
 
 function subscriptionsTable(channel) {
@@ -177,11 +220,25 @@ function channelRows(channel, rateOf) {
   return [shown, below];
 }
 
+const VALUES = {
+  name: (channel) => channel.name,
+  messages: (channel) => channel.msgs,
+  bytes: (channel) => channel.bytes,
+  subscriptions: (channel) => channel.subs_count,
+  pending,
+  lag,
+};
+
 function showChannels(answer, rateOf) {
   const wanted = by("filter").value.toLowerCase();
-  const rows = (answer.channels || [])
+  const value = order.by === "rate" ? rateOf : VALUES[order.by];
+  const found = (answer.channels || [])
     .filter((channel) => channel.name.toLowerCase().includes(wanted))
-    .flatMap((channel) => channelRows(channel, rateOf));
+    .map((channel) => [value(channel), channel]);
+  found.sort(([a], [b]) => (order.down ? -1 : 1) * (a < b ? -1 : a > b ? 1 : 0));
+  const offset = Math.min(places.channels, Math.max(found.length - 1, 0)) || 0;
+  const start = offset - (offset % PAGE);
+  const rows = found.slice(start, start + PAGE).flatMap(([, channel]) => channelRows(channel, rateOf));
   const body = by("channels").tBodies[0];
   const focused = document.activeElement.closest("tr.channel")?.dataset.channel;
   body.replaceChildren(...rows);
@@ -192,7 +249,12 @@ function showChannels(answer, rateOf) {
     if (!open.delete(name)) open.add(name);
     showChannels(answer, rateOf);
   };
-  showPlace("channels", answer);
+  for (const head of by("channels").tHead.rows[0].cells) {
+    if (head.dataset.sort === order.by) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  }
+  showPlace("channels", { offset: start, count: Math.min(found.length - start, PAGE), total: found.length });
+  if (answer.total > answer.count) by("channels-count").textContent += ` (the first of ${count(answer.total)})`;
 }
 
 function showClients(answer) {
@@ -221,26 +283,27 @@ function showPlace(what, answer) {
 async function round() {
   if (busy || document.hidden) return;
   busy = true;
+  last = Date.now();
   try {
-    const [server, store, channels, clients] = await Promise.all([
+    const [server, store, channels, clients, rates] = await Promise.all([
       ask("serverz"),
       ask("storez"),
-      ask(`channelsz?subs=1&offset=${places.channels}&limit=${PAGE}`),
+      ask(`channelsz?subs=1&limit=${MOST}`),
       ask(`clientsz?offset=${places.clients}&limit=${PAGE}`),
+      ask(`ratesz?window=${by("window").value}`),
     ]);
+    pause = Math.max(EVERY, channels.count * PER_CHANNEL);
     const same = before && before.server.server_id === server.server_id;
     const passed = same ? seconds(before.server.now, server.now) : 1;
     const grown = (member) => (same ? Math.max(server[member] - before.server[member], 0) / passed : 0);
-    const rates = { in: grown("in_msgs"), out: grown("out_msgs"), inBytes: grown("in_bytes") };
-    history.push(rates);
-    if (history.length > HISTORY) history.shift();
+    const now = { in: grown("in_msgs"), out: grown("out_msgs"), inBytes: grown("in_bytes") };
     const earlier = new Map(same ? (before.channels.channels || []).map((each) => [each.name, each.last_seq]) : []);
     const between = same ? seconds(before.channels.now, channels.now) : 1;
     const rateOf = (channel) =>
       earlier.has(channel.name) ? Math.max(channel.last_seq - earlier.get(channel.name), 0) / between : 0;
     before = { server, channels };
-    showServer(server, store, rates);
-    showChart();
+    showServer(server, store, now);
+    showChart(rates);
     if (!held) {
       showChannels(channels, rateOf);
       showClients(clients);
@@ -263,10 +326,23 @@ for (const [what, step] of [["back", -PAGE], ["on", PAGE]]) {
     });
   }
 }
+function sortBy(name) {
+  order.down = order.by === name ? !order.down : name !== "name";
+  order.by = name;
+  places.channels = 0;
+  by("order").value = name;
+  round();
+}
+for (const head of document.querySelectorAll("th[data-sort]")) {
+  head.addEventListener("click", () => sortBy(head.dataset.sort));
+  by("order").append(new Option(head.textContent, head.dataset.sort));
+}
+by("order").addEventListener("change", () => sortBy(by("order").value));
 for (const [event, down] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) {
   document.addEventListener(event, () => setTimeout(() => (held = down)));
 }
 by("filter").addEventListener("input", round);
+by("window").addEventListener("change", round);
 document.addEventListener("visibilitychange", round);
 round();
-setInterval(round, EVERY);
+setInterval(() => Date.now() - last >= pause - EVERY / 2 && round(), EVERY);

@@ -28,7 +28,7 @@ from stantools.nats.interest import Interest
 from stantools.nats.login import NatsAddress
 
 if TYPE_CHECKING:
-    from broker.nats.fair_scheduler import FairScheduler
+    from broker.nats.fair_scheduler import FairScheduler, Mailbox
     from broker.nats.nats_options import ClusterOptions, NatsOptions
     from broker.nats.remote_interest import RemoteServer
     from broker.nats.router import Router
@@ -54,14 +54,13 @@ class MeshHost(Protocol):
     router: Router
     subscriptions: Subscriptions
     turns: FairScheduler
+    mailbox: Mailbox
 
     @property
     def port(self) -> int: ...
 
     @property
     def has_undelivered(self) -> bool: ...
-
-    def drain(self) -> None: ...
 
     def announce(self) -> None: ...
 
@@ -428,5 +427,5 @@ class RouteMesh:
             )
 
     def overloaded(self) -> bool:
-        self._host.drain()
+        self._host.mailbox.drain()
         return self._host.has_undelivered

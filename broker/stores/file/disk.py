@@ -272,7 +272,8 @@ class Disk:
 
         Waits `patience` seconds for all jobs; with None, a moment for awaited ones.
         """
-        if not (self._running or self._syncs.under_way or self._gathered or self._gathered_unawaited):
+        syncs = self._syncs
+        if not (self._running or syncs.started != syncs.completed or self._gathered or self._gathered_unawaited):
             return True
         everything, begin = patience is not None, time.monotonic()
         end = begin + (patience if patience is not None else 0 if self.pause else _MAX_WAIT)

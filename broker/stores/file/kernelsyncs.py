@@ -65,14 +65,15 @@ class KernelSyncs:
     MANY: ClassVar[float] = 32
 
     def __init__(self) -> None:
-        self._started = self._completed = 0
+        #: files whose sync has begun, and those whose sync is complete
+        self.started = self.completed = 0
         self._context: ctypes.c_ulong | None = None
         self._possible = sys.platform == "linux" and os.uname().machine in _CALLS
 
     @property
     def under_way(self) -> int:
         """Files that are being synced."""
-        return self._started - self._completed
+        return self.started - self.completed
 
     @property
     def possible(self) -> bool:
@@ -103,12 +104,12 @@ class KernelSyncs:
                 numbers.append(number)
         count, begun = len(numbers), 0
         # Counted before they can complete.
-        self._started += count
+        self.started += count
         while begun < count:
             found = self._call(self._submit, self._context, count - begun, ctypes.byref(pointers, begun * _POINTER))
             if found <= 0:
                 code = ctypes.get_errno()
-                self._started -= count - begun
+                self.started -= count - begun
                 free += numbers[begun:]
                 if not begun:
                     self._possible = code == errno.EAGAIN
@@ -144,7 +145,7 @@ class KernelSyncs:
             if not sync.left:
                 done.append((sync.conclusion, sync.problem))
             self._free.append(event.data)
-        self._completed += count
+        self.completed += count
         return done
 
     def close(self) -> None:

@@ -54,28 +54,16 @@ class AckRun(NamedTuple):
     end: int  #: row after the last
 
 
-class PublishColumns:
+class PublishColumns(NamedTuple):
     """The valid frames before the first doubtful one. Row i of the table is the i-th of them."""
 
-    __slots__ = ("acks", "count", "groups", "runs", "singles", "size", "status")
-
-    def __init__(
-        self,
-        count: int,
-        status: PublishStop,
-        groups: list[ChannelPublishes],
-        singles: list[tuple[int, int]],
-        acks: Payloads,
-        runs: list[AckRun],
-        size: int,
-    ) -> None:
-        self.count = count  #: frames taken: rows of the table and of `acks`
-        self.status = status  #: reason of the end; all but GOOD concern the frame after the last one taken
-        self.groups = groups  #: rows by channel, in the order of each channel's first row
-        self.singles = singles  #: channels with a single publish, and its row, in the order of arrival
-        self.acks = acks  #: encoded PubAck of each row, valid after the call
-        self.runs = runs  #: destinations of `acks`, in the order of arrival
-        self.size = size  #: bytes of all PubMsgs taken
+    taken: int  #: frames taken: rows of the table and of `acks`
+    status: PublishStop  #: reason of the end; all but GOOD concern the frame after the last one taken
+    groups: list[ChannelPublishes]  #: rows by channel, in the order of each channel's first row
+    singles: list[tuple[int, int]]  #: channels with a single publish, and its row, in the order of arrival
+    acks: Payloads  #: encoded PubAck of each row, valid after the call
+    runs: list[AckRun]  #: destinations of `acks`, in the order of arrival
+    size: int  #: bytes of all PubMsgs taken
 
 
 def publish_table(rows: int) -> Table:

@@ -329,15 +329,24 @@ def read_publishes(
         frame += WIDTH
         row += WIDTH
     cdef list singles = []
-    return PublishColumns(
-        count,
-        STATUSES[status],
-        groups_of(rows, count, one_channel, singles),
-        singles,
-        acks_of(base, rows, count, acks_size),
-        runs_of(base, first, count),
-        size,
+    cdef list groups = groups_of(rows, count, one_channel, singles)
+    cdef object acks = acks_of(base, rows, count, acks_size)
+    return named(
+        PublishColumns, (count, STATUSES[status], groups, singles, acks, runs_of(base, first, count), size)
     )
+
+
+cdef object ZERO = np.zeros(1, INT64)
+cdef object last_size = np.zeros(1, UINT32)
+cdef int64_t last_length = 0
+
+
+cdef object lone_size(int64_t length):
+    """A column of one size; caches the last one, as clients have ids of one length."""
+    global last_size, last_length
+    if length != last_length:
+        last_size, last_length = np.array([length], UINT32), length
+    return last_size
 
 
 cdef object acks_of(const uint8_t* base, const int32_t* row, int64_t count, int64_t size):
@@ -346,12 +355,21 @@ cdef object acks_of(const uint8_t* base, const int32_t* row, int64_t count, int6
     cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(data)
     cdef uint8_t* p = begin
     cdef uint8_t* ack
-    cdef object starts = empty(count, INT64), sizes = empty(count, UINT32)
-    cdef Held held_starts = hold_column(starts, 8, PyBUF_WRITABLE)
-    cdef Held held_sizes = hold_column(sizes, 4, PyBUF_WRITABLE)
-    cdef int64_t* start = <int64_t*>held_starts.buffer.buf
-    cdef uint32_t* length = <uint32_t*>held_sizes.buffer.buf
+    cdef object starts, sizes
+    cdef Held held_starts
+    cdef Held held_sizes
+    cdef int64_t* start
+    cdef uint32_t* length
     cdef int64_t i
+    if count == 1:
+        p[0] = 0x0A
+        memcpy(put_varint(p + 1, <uint64_t>row[GUID_SIZE]), base + row[GUID], row[GUID_SIZE])
+        return Payloads(data, ZERO, lone_size(size))
+    starts, sizes = empty(count, INT64), empty(count, UINT32)
+    held_starts = hold_column(starts, 8, PyBUF_WRITABLE)
+    held_sizes = hold_column(sizes, 4, PyBUF_WRITABLE)
+    start = <int64_t*>held_starts.buffer.buf
+    length = <uint32_t*>held_sizes.buffer.buf
     for i in range(count):
         ack = p
         p[0] = 0x0A

@@ -48,7 +48,7 @@ DIFFERENCES = (
     FindingCode(
         "channel-missing",
         ERROR,
-        "a channel that only the first of two stores has",
+        "a channel, or stream of a directory, that only the first of two has",
         "it was deleted, or never copied",
         "it knows nothing of the channel",
         _LOOK_AT_BOTH,
@@ -56,7 +56,7 @@ DIFFERENCES = (
     FindingCode(
         "channel-extra",
         ERROR,
-        "a channel that only the second of two stores has",
+        "a channel, or stream of a directory, that only the second of two has",
         "it was made later",
         "it recovers the channel",
         _LOOK_AT_BOTH,
@@ -120,7 +120,7 @@ DIFFERENCES = (
     FindingCode(
         "consumer-missing",
         ERROR,
-        "a planned consumer is missing",
+        "a planned consumer is missing, or a consumer that only one of two directories has",
         "it was deleted, or was inactive for too long",
         "nats-server knows nothing of the durable's position",
         "migrate the stream again, or create the consumer manually at the position in the plan",

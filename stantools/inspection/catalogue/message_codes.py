@@ -39,7 +39,7 @@ SLICES = (
         "a slice number is missing, and with it the sequences between its neighbours",
         "a file was removed or not copied",
         "it starts; the messages are gone, and consumers skip them",
-        "find the file; without it the messages cannot be restored",
+        "look for the file in backups and copies: without it its messages cannot be restored; then " + SALVAGE,
     ),
     FindingCode(
         "slice-torn",

@@ -9,7 +9,7 @@ from stantools.inspection.catalogue.finding_code import ERROR, INFO, WARNING, Fi
 
 _SALVAGE = "do not start a server on it; `stantools salvage STORE --out NEW` keeps every intact message"
 _COPY = "copy the directory before a server is started on it"
-_SUM = _COPY + "; the messages are intact, and `stantools salvage STORE --out NEW` writes the checksum again"
+_SUM = _COPY + "; the messages are intact: `stantools repair STORE --dry-run` tells whether the checksum can be renewed"
 _POWER = "a power failure or a full disk while the file was being written"
 _BITROT = "a bad disk, bad memory or a bad copy"
 _SKIPPED = "it logs one warning and skips the stream: all its messages are unreachable, and stay on disk"
@@ -294,7 +294,8 @@ CONSUMERS = (
         "meta.inf or meta.sum of a consumer is missing or no configuration",
         _POWER + "; a partial copy",
         "it logs one warning and does not load the consumer; its files stay",
-        "create the consumer again with the same name: its position in o.dat counts then",
+        "`stantools repair STORE --dry-run` tells whether the checksum can be renewed; else create the consumer again "
+        "with the same name: its position in o.dat counts then",
     ),
     FindingCode(
         "js-cons-sum",

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
+from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic, StoreNotOpened, StoreState
@@ -48,6 +49,7 @@ class StartedStream:
     stops: bool = False  #: delivery ends at damage
     consumers: dict[str, ConsumerOutcome] = field(default_factory=dict)
     directory_deleted: bool = False
+    fate: StreamFate = StreamFate.KEPT
     loss: StreamLoss = field(default_factory=StreamLoss)
 
     def as_json(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class DirectoryForecast:
     streams: dict[str, StartedStream] = field(default_factory=dict)
     changes: DirectoryChanges = field(default_factory=lambda: DirectoryChanges(Path()))
     later: dict[str, FileChange] = field(default_factory=dict)  #: changes by the first lookups
+    orphans: dict[str, str] = field(default_factory=dict)  #: directories of streams that are deleted as orphans
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -92,7 +95,21 @@ class DirectoryForecast:
             "files_changed": {name: each.as_json() for name, each in sorted(self.changes.files.items())},
             "files_changed_by_reading": {name: each.as_json() for name, each in sorted(self.later.items())},
             "directories_removed": sorted(self.changes.removed),
+            "orphans": [
+                {"stream": name, "directory": path, "after_seconds": ORPHAN_SECONDS}
+                for name, path in sorted(self.orphans.items())
+            ],
         }
+
+
+def merged_forecast(version: str, parts: Sequence[DirectoryForecast]) -> DirectoryForecast:
+    """Returns the forecasts of single streams as one of their directory, without its log and changes."""
+    whole = DirectoryForecast(version)
+    for each in parts:
+        whole.streams |= each.streams
+        if not each.starts and whole.starts:
+            whole.starts, whole.hangs, whole.exit_code = False, each.hangs, each.exit_code
+    return whole
 
 
 def forecast_directory(
@@ -102,13 +119,14 @@ def forecast_directory(
     *,
     now: int | None = None,
     accounts: Collection[str] | None = None,
+    cluster: ClusterStart | None = None,
     survey: Callable[[StoredStream], StreamSurvey] | None = None,
     progress: Progress = lambda _size: None,
 ) -> DirectoryForecast:
     """Predicts a start of a server of one version on the streams of a directory.
 
     `now` is the time of the start in nanoseconds since 1970; `accounts` are those of its configuration, all by default.
-    `survey` reads a stream, once for several forecasts.
+    `cluster` is that of the streams' node. `survey` reads a stream, once for several forecasts.
     """
     forecast = DirectoryForecast(rules.version, changes=DirectoryChanges(root))
     for folder in sorted({_staging(stream) for stream in streams}):
@@ -122,7 +140,7 @@ def forecast_directory(
                 outcome.loss = StreamLoss(found := survey(stream).intact, unserved=found)
             forecast.streams[f"{stream.account}/{stream.name}"] = outcome
             continue
-        start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress)
+        start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress, cluster)
         try:
             outcome = start.run()
         except ServerPanic as panic:
@@ -132,8 +150,17 @@ def forecast_directory(
         except ServerHangs:
             forecast.starts, forecast.hangs = False, True
             outcome = start.outcome
-        forecast.streams[f"{stream.account}/{outcome.name}"] = outcome
-        if survey:
+        name = f"{stream.account}/{outcome.name}"
+        forecast.streams[name] = outcome
+        fate = cluster.fate(stream.node, (stream.account, stream.name)) if cluster else StreamFate.KEPT
+        if fate is not StreamFate.KEPT:
+            outcome.directory_deleted, outcome.fate = True, fate
+            if fate is StreamFate.ORPHAN:
+                forecast.orphans[name] = forecast.changes.name(stream.path)
+                shown = f"{stream.account} > {stream.name}"
+                forecast.log.append(("WRN", f"Detected orphaned stream '{shown}', will cleanup"))
+            forecast.changes.remove_directory(stream.path)
+        if survey and fate is not StreamFate.REMOVED:
             outcome.loss = stream_loss(
                 survey(stream),
                 start.store,
@@ -160,8 +187,15 @@ def _is_seen(stream: StoredStream, root: Path) -> bool:
 
 class _StreamStart:
     def __init__(
-        self, stream: StoredStream, rules: ServerRules, forecast: DirectoryForecast, now: int, progress: Progress
+        self,
+        stream: StoredStream,
+        rules: ServerRules,
+        forecast: DirectoryForecast,
+        now: int,
+        progress: Progress,
+        cluster: ClusterStart | None,
     ) -> None:
+        self.cluster = cluster
         self.stream, self.rules, self.forecast, self.now, self.progress = stream, rules, forecast, now, progress
         self.outcome = StartedStream(stream.account, stream.name)
         self.store: RecoveredStream | None = None
@@ -181,6 +215,10 @@ class _StreamStart:
             outcome.directory_deleted = True
             return outcome
         config = self._config(outcome)
+        if config is None and self.cluster and (known := self.cluster.assigned((stream.account, stream.name))):
+            # the cluster makes the stream again, over the blocks that are there
+            config, outcome.error = known.config, ""
+            self.forecast.changes.write(stream.path / "meta.sum", 16)
         if config is None:
             return outcome
         shown = f"{stream.account} > {stream.name}"
@@ -324,7 +362,7 @@ class _StreamStart:
             text = "duplicates window can not be larger then max age (10052)"
             self._refuse(outcome, f'  Error recreating stream "{self.stream.name}": {text}')
             return False
-        if (config.get("num_replicas") or 1) > 1:
+        if (config.get("num_replicas") or 1) > 1 and self.cluster is None:
             text = "replicas > 1 not supported in non-clustered mode (10074)"
             self._refuse(outcome, f'  Error recreating stream "{self.stream.name}": {text}')
             return False

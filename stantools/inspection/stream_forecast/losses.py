@@ -22,7 +22,8 @@ class StreamLoss:
     intact: Ranges = field(default_factory=Ranges)  #: whole messages before the start
     gone: Ranges = field(default_factory=Ranges)  #: messages that are damaged or missing before the start
     destroyed: Ranges = field(default_factory=Ranges)  #: of these, those that are on disk no longer
-    unserved: Ranges = field(default_factory=Ranges)  #: of these, those that a lookup does not find
+    beyond_limits: Ranges = field(default_factory=Ranges)  #: of these, those that limits of the stream remove
+    unserved: Ranges = field(default_factory=Ranges)  #: of the whole ones, those that a lookup does not find
     wrong: Ranges = field(default_factory=Ranges)  #: deleted or changed messages that are served
     reused: Ranges = field(default_factory=Ranges)  #: sequences that are given a second time
     missing: dict[str, Ranges] = field(default_factory=dict)  #: new messages that a consumer does not get
@@ -48,6 +49,7 @@ def stream_loss(
         loss.destroyed = survey.intact
     elif store is not None:
         loss.destroyed = survey.intact - _remaining(survey, store)
+        loss.beyond_limits = loss.destroyed & store.beyond_limits
     loss.unserved = survey.intact - readable
     if not loaded or store is None:
         return loss

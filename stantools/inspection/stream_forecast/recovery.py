@@ -80,6 +80,7 @@ class RecoveredStream:
     outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
+    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
     kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
@@ -396,6 +397,7 @@ class RecoveredStream:
         size = int(records.length[rows].sum())
         had_first = self.state.first in chosen
         self.limited = self.limited or limits
+        self.beyond_limits = self.beyond_limits | (chosen if limits else Ranges())
         before = block.messages
         block.remove(chosen, size)
         self.state.messages -= before - block.messages
@@ -455,6 +457,7 @@ class RecoveredStream:
             chosen = Ranges.from_sequences(records.sequence[rows][:count])
             size = int(records.length[rows][:count].sum())
             self.limited = True
+            self.beyond_limits = self.beyond_limits | chosen
             self.state.messages -= count
             self.state.bytes -= size
             block.remove(chosen, size)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 from stantools.escaping import beside, escape
-from stantools.inspection.advice import Health
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
+from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
-from stantools.inspection.stream_forecast.versions import NEWEST, SERVER_RULES, ServerRules
-from stantools.notation import counted, describe_ranges
+from stantools.inspection.stream_forecast.versions import NEWEST, chosen_rules
+from stantools.notation import counted, describe_ranges, some_of
 from stantools.progress import Progress
 from stantools.sources.jetstream import SYSTEM
 from stantools.sources.source import Source
@@ -22,34 +21,12 @@ from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.survey import StreamSurvey
 
-_VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
-#: the first server that writes an index.db of a version
-_WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
 _NAMED: Final = 3
-_NODE: Final = (
-    "This is one node of a cluster, and the forecast is that of a server without one. In its cluster, the server "
-    "deletes every stream that the meta group does not assign to it, 30 seconds after the start."
-)
 _COLUMNS: Final = columns(
     *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
     numbers=("first", "last", "messages", "bytes", "consumers"),
     roles={"destroyed": "bad"},
 )
-
-
-def writer_of(streams: Sequence[StoredStream]) -> ServerRules | None:
-    """Returns the oldest version that can have written the newest of the files; None if nothing tells."""
-    found: list[str] = []
-    for stream in streams:
-        known = stream.index
-        if known is not None:
-            found.append(_WRITERS.get(known.version, "2.9"))
-        metadata = (stream.config or {}).get("metadata")
-        if isinstance(metadata, dict) and (match := _VERSION.match(str(metadata.get("_nats.ver", "")))):
-            found.append(match[1])
-    known_versions = [each for each in found if each in SERVER_RULES]
-    order = list(SERVER_RULES)
-    return SERVER_RULES[max(known_versions, key=order.index)] if known_versions else None
 
 
 @dataclass
@@ -80,7 +57,7 @@ class StartForecasts:
             (line, "good" if is_harmless(each) else "bad") for line, each in zip(lines, self.forecasts, strict=True)
         ]
         if self.is_node:
-            report.lead.append((_NODE, "warn"))
+            report.lead.append(self._in_its_cluster())
         for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
             report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
             report.list_remarks(_file_remarks(each), "file", ": see -o json")
@@ -97,10 +74,36 @@ class StartForecasts:
         """Whether the directory is one node of a cluster."""
         return any((each.path.absolute().parents[2] / SYSTEM).is_dir() for each in self.source.streams)
 
+    def _in_its_cluster(self) -> tuple[str, Role]:
+        """Says what the server of one node does in its cluster, which has the last word on its streams."""
+        source = self.source
+        text = "This is one node of a cluster, and the forecast is that of a server without one. "
+        cluster = cluster_start(source.streams, source.raft_groups, NEWEST)
+        orphans = [each for each in source.streams if cluster.may_be_orphan(each.node, (each.account, each.name))]
+        if orphans:
+            named = some_of([escape(f"{each.account}/{each.name}") for each in orphans], _NAMED)
+            text += (
+                f"In its cluster, the server deletes {named} {ORPHAN_SECONDS} seconds after the start: the meta group "
+            )
+            return text + "on this node does not assign them. Name the directories of all nodes for a forecast.", "bad"
+        text += (
+            f"In its cluster, the server deletes {ORPHAN_SECONDS} seconds after the start every stream that the meta "
+        )
+        return text + "group does not assign to it. Name the directories of all nodes for a forecast.", "warn"
+
     @property
     def gone(self) -> bool:
         """Whether messages are damaged or missing before any start."""
         return any(stream.loss.gone for each in self.forecasts for stream in each.streams.values())
+
+    @property
+    def starts(self) -> bool:
+        return self.forecasts[0].starts
+
+    def counts(self) -> tuple[int, int]:
+        """Returns the number of intact messages before any start, and of damaged and missing ones."""
+        losses = [each.loss for each in self.forecasts[0].streams.values()]
+        return sum(each.intact.count() for each in losses), sum(each.gone.count() for each in losses)
 
     @property
     def destroys(self) -> bool:
@@ -122,61 +125,32 @@ class StartForecasts:
         return NextStep(text, commands)
 
 
-def forecast_starts(source: Source, version: str | None, progress: Progress = lambda _size: None) -> StartForecasts:
-    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
-    if version is not None and version not in SERVER_RULES:
-        raise UsageError(
-            f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
-        )
-    rules = [SERVER_RULES[version]] if version else [NEWEST]
-    writer = None if version else writer_of(source.streams)
-    if writer and writer is not NEWEST:
-        rules.insert(0, writer)
-    surveys: dict[str, StreamSurvey] = {}
+class SurveyCache:
+    """Surveys of streams, each made once for several forecasts and for the findings."""
 
-    def survey(stream: StoredStream) -> StreamSurvey:
+    def __init__(self, progress: Progress, made: Iterable[StreamSurvey] = ()) -> None:
+        self._progress = progress
+        self._surveys = {str(each.directory.path): each for each in made}
+
+    def __call__(self, stream: StoredStream) -> StreamSurvey:
         name = str(stream.path)
-        if name not in surveys:
-            surveys[name] = StreamSurvey(stream, progress)
-        return surveys[name]
+        if name not in self._surveys:
+            self._surveys[name] = StreamSurvey(stream, self._progress)
+        return self._surveys[name]
 
+
+def forecast_starts(source: Source, version: str | None, survey: SurveyCache) -> StartForecasts:
+    """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
+    rules = chosen_rules(source.streams, version)
     forecasts = [forecast_directory(source.streams, source.path, each, survey=survey) for each in rules]
     return StartForecasts(source, forecasts, version is not None)
-
-
-def doctor_report(found: StartForecasts) -> Report:
-    """Returns the verdict on a directory: its state, what a start destroys, and the one safe step."""
-    report = found.report()
-    streams = [each for forecast in found.forecasts[:1] for each in forecast.streams.values()]
-    role: Role
-    if found.destroys:
-        state, role = Health.IN_DANGER, "bad"
-    elif found.gone or not found.forecasts[0].starts:
-        state, role = Health.DAMAGED, "bad"
-    elif not found.harmless:
-        state, role = Health.FLAWED, "warn"
-    else:
-        state, role = Health.HEALTHY, "good"
-    text, _ = report.lead[0]
-    report.lead[0] = (f"{found.source.path}: {state.value}: {text}", role)
-    intact, gone = sum(each.loss.intact.count() for each in streams), sum(each.loss.gone.count() for each in streams)
-    report.facts.append(("messages", f"{counted(intact, 'message')} intact, {gone} damaged or missing before"))
-    report.code = ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS
-    document = report.document
-
-    def as_json() -> dict[str, Any]:
-        step = found.next_step()
-        advice = {"text": step.text, "commands": list(step.commands)}
-        return {**document(), "state": state.value, "verdict": text, "intact": intact, "gone": gone, "next": advice}
-
-    report.document = as_json
-    return report
 
 
 def is_harmless(forecast: DirectoryForecast) -> bool:
     """Returns whether the server starts, serves every intact message, and destroys none."""
     return forecast.starts and all(
-        each.loaded and not each.error and not each.stops and each.loss.harmless for each in forecast.streams.values()
+        each.fate is StreamFate.REMOVED or (each.loaded and not each.error and not each.stops and each.loss.harmless)
+        for each in forecast.streams.values()
     )
 
 
@@ -184,13 +158,18 @@ def start_sentence(forecast: DirectoryForecast) -> str:
     """Returns what a start does, with what it destroys first."""
     server = f"nats-server {forecast.version}"
     destroyed = {name: each for name, each in forecast.streams.items() if each.loss.destroyed}
-    deleted = [name for name, each in forecast.streams.items() if each.directory_deleted]
+    deleted = [
+        name for name, each in forecast.streams.items() if each.directory_deleted and each.fate is StreamFate.KEPT
+    ]
     count = sum(each.loss.destroyed.count() for each in destroyed.values())
     if count:
-        which = _name_ranges({name: each.loss.destroyed for name, each in destroyed.items()})
+        which = name_ranges({name: each.loss.destroyed for name, each in destroyed.items()})
         text = f"A start of {server} destroys {counted(count, 'intact message')} ({which})"
         if deleted:
             text += f"; it deletes the whole directory of {', '.join(map(escape, deleted[:_NAMED]))}"
+        if forecast.orphans:
+            named = some_of(list(map(escape, forecast.orphans)), _NAMED)
+            text += f"; {ORPHAN_SECONDS} seconds after the start it deletes {named} as orphans"
     else:
         text = f"A start of {server} destroys no intact message"
     if not forecast.starts:
@@ -212,12 +191,22 @@ def start_sentence(forecast: DirectoryForecast) -> str:
     before = ""
     if gone:
         number = sum(each.count() for each in gone.values())
-        before = f" {counted(number, 'message', 'is/are')} damaged or missing already ({_name_ranges(gone)})."
+        before = f" {counted(number, 'message', 'is/are')} damaged or missing already ({name_ranges(gone)})."
     if not parts:
         return text + ("." if count else " and serves all of them.") + before
     shown = "; it ".join(parts[:_NAMED])
     more = f"; and {counted(len(parts) - _NAMED, 'more effect')}" if len(parts) > _NAMED else ""
     return f"{text}; it {shown}{more}.{before}"
+
+
+def expiry_sentence(forecast: DirectoryForecast) -> str:
+    """Returns what the limits of streams remove at a start, without a full stop."""
+    gone = {name: each.loss.beyond_limits for name, each in forecast.streams.items() if each.loss.beyond_limits}
+    count = counted(sum(each.count() for each in gone.values()), "intact message")
+    return (
+        f"A start of nats-server {forecast.version} removes {count} that max_age or another limit of the stream no "
+        f"longer allows ({name_ranges(gone)})"
+    )
 
 
 def _file_remarks(forecast: DirectoryForecast) -> Iterator[ReportRemark]:
@@ -241,7 +230,7 @@ def _effects(forecast: DirectoryForecast) -> str:
     return repr({**described, "files_changed": changed})
 
 
-def _name_ranges(sets: Mapping[str, Ranges]) -> str:
+def name_ranges(sets: Mapping[str, Ranges]) -> str:
     """Names the first streams with their sequences; names in it are safe to show."""
     named = [f"{escape(name)} {describe_ranges(ranges, 4)}" for name, ranges in sets.items()]
     more = f" and {counted(len(named) - _NAMED, 'more stream')}" if len(named) > _NAMED else ""

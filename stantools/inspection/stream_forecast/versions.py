@@ -6,12 +6,20 @@ jetstream-store.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from stantools.errors import UsageError
 from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS
 
+if TYPE_CHECKING:
+    from stantools.streamfiles.directory import StoredStream
+
+_VERSION: Final = re.compile(r"(2\.[0-9]+)\.")
+#: the first server that writes an index.db of a version
+_WRITERS: Final = {1: "2.10", 2: "2.11", 3: "2.12", 4: "2.14"}
 #: members of configurations by the version that knows them first; of others every version since 2.9 does
 _STREAM_SINCE: Final = {
     "2.11": ("allow_msg_ttl", "subject_delete_marker_ttl"),
@@ -54,6 +62,8 @@ class ServerRules:
     deletes_consumers: bool = False  #: a consumer with an unreadable o.dat is deleted (18)
     believes_consumers: bool = False  #: an unreadable o.dat counts as everything delivered (18)
     resets_consumers: bool = False  #: a consumer beyond the end of the stream returns to it (18)
+    exits_on_snapshot: bool = False  #: a damaged snapshot of the meta group ends the process (21)
+    applies_removals: bool = False  #: a node that was down removes streams that the cluster deleted meanwhile (21)
     limits_move_floors: bool = False  #: limits move the floors of consumers to the first message (14)
 
     def unknown_member(self, config: Iterable[str], *, consumer: bool = False) -> str:
@@ -87,6 +97,7 @@ _2_11: Final = replace(
     forgets_first=False,
     forgets_outdated=False,
     misses_blocks=True,
+    applies_removals=True,
     deletes_unopened=True,
     first_seq_purges=False,
     lifetimes=True,
@@ -118,8 +129,40 @@ _2_14: Final = replace(
     reads_by_size=False,
     deletes_consumers=False,
     resets_consumers=True,
+    exits_on_snapshot=True,
 )
 _2_15: Final = replace(_2_14, version="2.15", api_level=5)
 
 SERVER_RULES: Final = {each.version: each for each in (_2_9, _2_10, _2_11, _2_12, _2_14, _2_15)}
 NEWEST: Final = _2_15
+
+
+def writer_of(streams: Sequence[StoredStream]) -> ServerRules | None:
+    """Returns the oldest version that can have written the newest of the files; None if nothing tells."""
+    found: list[str] = []
+    for stream in streams:
+        known = stream.index
+        if known is not None:
+            found.append(_WRITERS.get(known.version, "2.9"))
+        metadata = (stream.config or {}).get("metadata")
+        if isinstance(metadata, dict) and (match := _VERSION.match(str(metadata.get("_nats.ver", "")))):
+            found.append(match[1])
+    known_versions = [each for each in found if each in SERVER_RULES]
+    order = list(SERVER_RULES)
+    return SERVER_RULES[max(known_versions, key=order.index)] if known_versions else None
+
+
+def chosen_rules(streams: Sequence[StoredStream], version: str | None) -> list[ServerRules]:
+    """Returns the rules of a version; without one, of the server that seems to have written the files, and the newest.
+
+    Raises:
+        UsageError: The version is unknown.
+    """
+    if version is not None and version not in SERVER_RULES:
+        raise UsageError(
+            f"{version} is no version of nats-server that is known here", f"choose {', '.join(SERVER_RULES)}"
+        )
+    if version:
+        return [SERVER_RULES[version]]
+    writer = writer_of(streams)
+    return [writer, NEWEST] if writer and writer is not NEWEST else [NEWEST]

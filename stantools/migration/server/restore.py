@@ -4,7 +4,8 @@ A server creates the stream when it has the whole archive (new versions do not e
 earlier failure leaves nothing, except in a cluster (see `find`). Two cases remain. The final answer can be lost;
 then the stream may or may not exist. And a server that finds a damaged record omits the rest of its block without an
 error (jetstream-migration.md section 5.4); so the reported state is compared, and a stream that differs is deleted
-again.
+again. In a cluster that loses a node during a restore, the stream can be complete while its consumers start from the
+beginning; the caller's check of them decides likewise.
 
 Only streams of this restore are deleted: the server has confirmed it, or, in a cluster, the name was free before.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
@@ -143,7 +144,11 @@ class RestoreError(NatsError):
         self.exit_code = problem.exit_code
         self.stream = stream
         self.left = left  #: `nothing`, `stream` (it exists and is wrong) or `unknown`
-        self.retriable = problem.retriable or isinstance(problem, DroppedError)
+        self.retriable = problem.retriable or isinstance(problem, (DroppedError, PositionsLostError))
+
+
+class PositionsLostError(NatsError):
+    """A cluster has restored a stream without the positions of its consumers."""
 
 
 async def restore(
@@ -156,6 +161,7 @@ async def restore(
     flow: TransferFlow = _FLOW,
     limits_apply: bool = False,
     begun: bool = False,
+    consumer_differences: Callable[[], Awaitable[str]] | None = None,
 ) -> dict[str, Any]:
     """Restores one stream with its consumers and returns its state, as reported by the server.
 
@@ -163,7 +169,8 @@ async def restore(
     expected one: `messages`, `bytes`, `first_seq`, `last_seq`, `first_ts`, `last_ts`, `consumer_count`. `pieces` of
     any size are read in another thread; each has to be valid until the next one. With `limits_apply` the limits
     remove messages at once, so that only the last sequence is compared. With `begun` an earlier restore may have
-    left an empty name in a cluster, which is deleted first.
+    left an empty name in a cluster, which is deleted first. `consumer_differences` returns how the consumers of the
+    restored stream differ in a cluster, "" if they do not.
 
     Raises RefusedError if the stream exists or is being restored by this process, ApiError if the request was
     refused and nothing is left, RestoreError for a later failure.
@@ -178,7 +185,10 @@ async def restore(
                 answer = await job.finish(sending)
         except StantoolsError as problem:
             return await job.after_failure(problem, complete=sending is not None and sending.complete)
-        return await job.check(dict(answer.get("state") or {}))
+        found = await job.check(dict(answer.get("state") or {}))
+        if consumer_differences and js.connection.cluster:
+            await job.check_consumers(consumer_differences)
+        return found
 
 
 @contextlib.contextmanager
@@ -298,6 +308,15 @@ class _Restore:
             "run the command again; if it happens again, see the server's log and the stream's limits",
         )
         raise await self._remove(problem, "it was deleted again")
+
+    async def check_consumers(self, differences: Callable[[], Awaitable[str]]) -> None:
+        """Deletes the stream if its consumers have lost their positions."""
+        if wrong := await differences():
+            problem = PositionsLostError(
+                f"the cluster restored the messages without the positions of consumers: {wrong}",
+                "run the command again when all nodes of the cluster are there",
+            )
+            raise await self._remove(problem, "it was deleted again") from problem
 
     def _differs(self, info: dict[str, Any] | None) -> list[str]:
         if not info:

@@ -18,7 +18,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,9 @@ class BackupDirectory(FileDestination):
                 Remark(RemarkLevel.PROBLEM, str(self._out), text, "choose another directory, or change its mode")
             )
         return notes + room_problems(self._out, streams)
+
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        return {name: "a backup" for name in names if self.directory(name).exists()}
 
     def place(
         self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: JournalObserver = UNWATCHED
@@ -193,6 +196,9 @@ class StoreDirectory(FileDestination):
         """Checks for a running server, existing streams, and settings that a server would not accept."""
         plans = [stream.plan for stream in streams]
         return self.check(plans, replace=options.existing is ExistingPolicy.REPLACE, begun=begun)
+
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        return {name: "a stream" for name in names if self.directory(name).exists()}
 
     def check(
         self,

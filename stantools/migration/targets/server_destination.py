@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,14 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.followed_store import Cutover, FollowedStore, follow
 from stantools.migration.journal import JournalObserver, StepLog, StreamOutcome, StreamResult, StreamStage, StreamState
 from stantools.migration.plan.choices import LoadMethod
-from stantools.migration.plan.migration_plan import ConsumerPlan, ConsumerProgress, Remark, TargetKind, TargetRef
+from stantools.migration.plan.migration_plan import (
+    ConsumerPlan,
+    ConsumerProgress,
+    Remark,
+    RemarkLevel,
+    TargetKind,
+    TargetRef,
+)
 from stantools.migration.prepared_stream import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream_proof import Proof, known_differences
 from stantools.migration.publish.consumers import UNFINISHED, StreamConsumers
@@ -36,6 +43,7 @@ from stantools.migration.targets.stream_load import (
 from stantools.migration.tasks import Retry, in_parallel, run
 from stantools.nats.connect_options import DEFAULT_SERVER, ConnectOptions
 from stantools.nats.connection import connect
+from stantools.nats.errors import NatsError
 from stantools.nats.jetstream import JetStream
 from stantools.notation import counted
 
@@ -244,6 +252,18 @@ class ServerDestination:
 
         return self._run(ask)
 
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        async def ask(js: JetStream) -> dict[str, str]:
+            try:
+                present = sorted(set(names) & set(await js.stream_names()))
+                infos = await in_parallel(js.stream_info, present, _AT_ONCE)
+            except NatsError:
+                return {}  # the list of problems has it
+            states = {name: info["state"] for name, info in zip(present, infos, strict=True) if info}
+            return {name: _content_text(state) for name, state in states.items()}
+
+        return self._run(ask)
+
     def apply(
         self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
     ) -> list[StreamResult]:
@@ -269,7 +289,8 @@ class ServerDestination:
         """
 
         async def main(js: JetStream) -> Cutover:
-            follower = StoreFollower(source, FollowingStreams(js, journal, options, watch), watch)
+            target = FollowingStreams(js, journal, options, watch)
+            follower = StoreFollower(source, target, watch, ending=ending.cutover)
             # Loading takes time; the server may have stopped meanwhile.
             now, used = time.time(), await asyncio.to_thread(source.used)
             await follower.begin(streams)
@@ -277,7 +298,7 @@ class ServerDestination:
                 ending.use(now)
                 follower.seen()
             watch.note(f"{counted(len(follower.streams), 'stream')} loaded; following new messages of the store")
-            return await follow(follower, source, ending)
+            return await follow(follower, source, ending, watch)
 
         return self._run(main, watched=True)
 
@@ -297,13 +318,18 @@ class ServerDestination:
         return run(main(), self._check)
 
 
+def _content_text(state: Mapping[str, Any]) -> str:
+    messages, last = int(state["messages"]), int(state["last_seq"])
+    return f"{messages:,}" if messages == last else f"{messages:,} up to {last:,}"
+
+
 async def check_server(
     js: JetStream, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str]
 ) -> list[Remark]:
     """Returns the problems of streams on a server; arguments are those of `Destination.problems`."""
     demands = []
     for stream in streams:
-        keeps = options.existing is not ExistingPolicy.REFUSE or stream.name in begun
+        keeps = options.existing in (ExistingPolicy.REPLACE, ExistingPolicy.APPEND) or stream.name in begun
         # The counts of a published stream prove nothing: its consumers are made last.
         keeps = keeps or (options.way is LoadMethod.ARCHIVE and await _is_complete(js, stream))
         demands.append(
@@ -319,7 +345,16 @@ async def check_server(
         )
     access = StreamAccess.PUBLISH if options.way is LoadMethod.PUBLISH else StreamAccess.RESTORE
     found = await preflight(js, demands, access, verify=options.prove)
-    return [Remark(each.level, each.stream, each.detail, each.remedy) for each in found]
+    undecided = options.existing is ExistingPolicy.UNDECIDED
+    return [
+        Remark(
+            RemarkLevel.WARNING if undecided and each.code == "stream-exists" else each.level,
+            each.stream,
+            each.detail,
+            each.remedy,
+        )
+        for each in found
+    ]
 
 
 async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:

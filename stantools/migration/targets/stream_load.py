@@ -60,6 +60,7 @@ class ExistingPolicy(enum.StrEnum):
     """Treatment of an existing stream that differs from the plan."""
 
     REFUSE = "refuse"
+    UNDECIDED = "undecided"  #: for a plan only: options of `apply` decide
     REPLACE = "replace"  #: delete it and load it again
     APPEND = "append"  #: publish the messages missing at its end, if all others are equal
 
@@ -260,6 +261,7 @@ class _StreamLoad:
                             chunk_timeout=self._options.chunk_timeout, final_timeout=self._options.final_timeout
                         ),
                         begun=begun or attempt > 1,
+                        consumer_differences=self._consumer_differences,
                     )
                     return
                 except RestoreError as problem:
@@ -270,6 +272,10 @@ class _StreamLoad:
                     await asyncio.sleep(_PAUSE)
                     if not await self._connected_again():
                         raise
+
+    async def _consumer_differences(self) -> str:
+        proof = await prove(self._js, self._stream, published=False, messages=False)
+        return "; ".join(found.detail for found in proof.findings if found.code == "consumer-position")
 
     async def _connected_again(self) -> bool:
         try:
@@ -324,10 +330,11 @@ async def prove(
     stream: PreparedStream,
     *,
     published: bool,
+    messages: bool = True,
     configured: bool = False,
     progress: StageProgress | None = None,
 ) -> Proof:
-    """Compares a stream on a server with the store: every message, every consumer.
+    """Compares a stream on a server with the store: every message (unless excluded), every consumer.
 
     `published`: some messages were published and have their times in headers. `configured`: the final configuration
     is expected, limits included. `progress` gets numbers of messages.
@@ -335,7 +342,7 @@ async def prove(
     progress = progress or StageProgress(UNWATCHED, stream.name)
     deadline = time.monotonic() + _CATCH_UP
     while True:
-        proof = await stream.expected(published=published).prove(js, progress=progress)
+        proof = await stream.expected(published=published).prove(js, messages=messages, progress=progress)
         proof.findings += await _config_findings(js, stream.plan) if configured else []
         if proof.clean or not await _is_replicated(js, stream.name) or time.monotonic() > deadline:
             return proof

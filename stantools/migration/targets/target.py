@@ -5,7 +5,7 @@ All three check for problems, apply, and verify.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,9 @@ class Destination(Protocol):
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Remark]:
         """Checks for problems before anything is created; `begun` are streams that an earlier run may have made."""
+
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        """Describes the streams of these names that exist: `200 up to 210` are numbers of messages."""
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
@@ -60,6 +63,9 @@ class PlannedDestination:
         from stantools.migration.prepared_stream import room_problems
 
         return room_problems(self._store, streams)
+
+    def contents(self, names: Collection[str]) -> Mapping[str, str]:
+        return {}
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver

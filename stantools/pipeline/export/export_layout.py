@@ -15,8 +15,9 @@ from stantools.store.sublog import SubStatus
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Directory level made from `timestamp`.
+#: Directory level made from the moment of a message, and the columns that have it.
 DATE = "date"
+MOMENTS = ("time", "timestamp")
 
 
 class Format(enum.StrEnum):
@@ -55,7 +56,7 @@ NAMES = {Format.PARQUET: "Parquet", Format.SQLITE: "SQLite", Format.DUCKDB: "Duc
 _TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP: ".gz"}
 
 #: Columns that can divide rows into directories, in tables that have them.
-LEVELS = ("store", "channel", DATE)
+LEVELS = ("store", "channel", "account", "stream", DATE)
 
 #: The column that marks damage in each table, and its values for intact rows.
 _HEALTH: dict[TableName, tuple[str, ...]] = {
@@ -65,6 +66,7 @@ _HEALTH: dict[TableName, tuple[str, ...]] = {
     TableName.CLIENTS: ("status", "ok"),
     TableName.FINDINGS: ("severity", "info"),
     TableName.SLICES: ("problems", "ok"),
+    TableName.STREAM_MESSAGES: ("state", "ok"),
 }
 
 
@@ -92,7 +94,7 @@ class ExportLayout:
             )
         check_columns(self.table, self.columns)
         have = self._all_columns()
-        levels = [name for name in LEVELS if _source(name) in have]
+        levels = [name for name in LEVELS if self._source(name) in have]
         for name in self.by:
             if name not in levels:
                 raise UsageError(
@@ -108,6 +110,14 @@ class ExportLayout:
 
     def _all_columns(self) -> tuple[str, ...]:
         return column_names(self.table)
+
+    def _source(self, level: str) -> str:
+        """Returns the column that a level of directories is made from."""
+        return (
+            next(each for each in MOMENTS if each in self._all_columns() or each == MOMENTS[-1])
+            if (level == DATE)
+            else level
+        )
 
     @property
     def file_columns(self) -> tuple[str, ...]:
@@ -125,7 +135,7 @@ class ExportLayout:
     @property
     def read_columns(self) -> tuple[str, ...]:
         """Columns to read: those of files and directories, and the one that marks damage."""
-        needed = [*self.file_columns, *map(_source, self.by), *self.health_columns]
+        needed = [*self.file_columns, *map(self._source, self.by), *self.health_columns]
         return tuple(name for name in self._all_columns() if name in needed)
 
     @property
@@ -149,10 +159,6 @@ class ExportLayout:
         if self.format is Format.PARQUET:
             return ".parquet"
         return f".{self.format}{_TEXT_SUFFIX[self.compression]}"
-
-
-def _source(level: str) -> str:
-    return "timestamp" if level == DATE else level
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from stantools.pipeline.tables.model import FailedRead, SlicePiece
 from stantools.pipeline.tables.table_options import TableOptions
 
 _PARTS = columns("channel", "parts", "to read", numbers=("parts", "to read"))
+_TABLES = columns("table", "rows", numbers=("rows",))
 _FILES = columns("file", "rows", "size", numbers=("rows", "size"))
 
 
@@ -64,6 +65,27 @@ def export_report(result: Result, options: TableOptions) -> Report:
     return report
 
 
+def export_tables_report(results: Sequence[Result], options: Sequence[TableOptions]) -> Report:
+    """Returns the report of several tables in one database."""
+    parts = [export_report(result, each) for result, each in zip(results, options, strict=True)]
+    report = Report(code=max(part.code for part in parts))
+    report.warnings = list(dict.fromkeys(warning for part in parts for warning in part.warnings))
+    clean = report.code == ExitCode.CLEAN
+    last = results[-1]
+    report.document = lambda: {
+        "written": True,
+        "target": last.target,
+        "clean": clean,
+        "tables": [manifest_of(result, each) for result, each in zip(results, options, strict=True)],
+    }
+    rows = [(each.layout.table.value, each.written.rows) for each in results]
+    report.tables.append(ReportTable(_TABLES, rows))
+    size = format_size(last.written.size)
+    report.verdict = f"{counted(len(results), 'table')} in {escape(str(last.target))}: {size}, {kind(last.layout)}"
+    report.role = "good" if clean else "warn"
+    return report
+
+
 def kind(layout: ExportLayout) -> str:
     return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
 
@@ -85,6 +107,10 @@ def _plan_document(export: Export) -> dict[str, Any]:
 
 
 def _document(result: Result, options: TableOptions) -> dict[str, Any]:
+    return {"written": True, "target": result.target, "clean": result.clean, **manifest_of(result, options)}
+
+
+def manifest_of(result: Result, options: TableOptions) -> dict[str, Any]:
     from stantools.pipeline.export.run import manifest
 
-    return {"written": True, "target": result.target, "clean": result.clean, **manifest(result, options)}
+    return manifest(result, options)

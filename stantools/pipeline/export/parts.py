@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
-from stantools.pipeline.export.export_layout import DATE, ExportedPart, ExportLayout, WrittenFile
+from stantools.pipeline.export.export_layout import DATE, MOMENTS, ExportedPart, ExportLayout, WrittenFile
 from stantools.pipeline.export.sinks import File
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.value_rows import ValueRows
@@ -171,7 +171,7 @@ def _key(code: int, values: list[list[str | None]]) -> Key:
 def _encoded(batch: pa.RecordBatch, level: str) -> tuple[Any, list[str | None]]:
     """Returns for each row the position of its text, and the texts."""
     if level == DATE:
-        moments = batch.column("timestamp")
+        moments = batch.column(next(each for each in MOMENTS if each in batch.schema.names))
         column = moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())  # the day in UTC
     else:
         column = batch.column(level)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: target for standard output
 STDOUT: Final = "-"
+#: every table, in one database
+ALL_TABLES: Final = "all"
 #: Format and compression implied by a file name's ending.
 _FORMATS: Final = {
     ".parquet": "parquet",
@@ -46,12 +48,13 @@ class ExportOptions:
         metavar="DIR|FILE|-",
     )
     format: str | None = option(
-        "Kind of files; by default from the name of --to, otherwise parquet. sqlite and duckdb are databases with "
-        "one table.",
+        "Kind of files; by default from the name of --to, otherwise parquet. sqlite and duckdb are databases.",
         choices=("parquet", "ndjson", "csv", "sqlite", "duckdb"),
     )
     table: str = option(
-        "The table to export.", default=TableName.MESSAGES.value, choices=tuple(each.value for each in TableName)
+        "The table to export; all is every table, in one database.",
+        default=TableName.MESSAGES.value,
+        choices=(*(each.value for each in TableName), ALL_TABLES),
     )
     columns: str = option("Only these columns, in this order; default: all.", default="", metavar="A,B,…")
     by: str = option(
@@ -91,6 +94,20 @@ class ExportOptions:
         if self.directory or self.to.endswith("/") or self.target.is_dir():
             return False
         return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
+
+    @property
+    def tables(self) -> list[ExportOptions]:
+        """The options of each table; raises `UsageError` for all tables in anything but a database."""
+        if self.table != ALL_TABLES:
+            return [self]
+        stored = (table for table in TableName if table is not TableName.STREAM_MESSAGES)
+        each = [replace(self, table=table.value) for table in stored]
+        if not self.single or self.to == STDOUT or each[0].layout().format not in ("sqlite", "duckdb"):
+            remedy = "name a database: --to ALL.duckdb or --to ALL.sqlite; or export one table after the other"
+            raise UsageError(f"--table {ALL_TABLES} needs a file for several tables", remedy)
+        if self.columns:
+            raise UsageError("--columns chooses columns of one table", "leave it out, or name a table")
+        return each
 
     def layout(self) -> ExportLayout:
         """Returns the content of the files; raises `StantoolsError` if an optional package is missing."""
@@ -160,7 +177,11 @@ class ExportOptions:
         can be read, `StantoolsError` if an optional package is missing.
         """
         from stantools.pipeline.tables.planning import plan
+        from stantools.pipeline.tables.table_options import fitting
 
+        table = fitting(replace(table_options.of(stores), table=TableName(self.table))).table
+        if table != self.table:
+            return replace(self, table=table.value).planned(stores, table_options, tasks)
         layout = self.layout()
         options = self._options(stores, table_options, layout, 1 if self.single else tasks)
         export = Export(self, layout, options, plan(options))
@@ -192,7 +213,8 @@ class ExportOptions:
             partitions=tasks,
         )
         bounded = options.bounds != Bounds() or self.archived
-        if bounded and layout.table not in (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS):
+        of_messages = (TableName.MESSAGES, TableName.SLICES, TableName.RECORDS, TableName.STREAM_MESSAGES)
+        if bounded and layout.table not in of_messages:
             raise UsageError(
                 f"--seq, --since, --until and --archived select messages; the table {layout.table} has none",
                 "leave them out",

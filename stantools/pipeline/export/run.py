@@ -15,7 +15,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -153,20 +153,29 @@ def finished(directory: Path, result: Result, options: TableOptions) -> Result:
 
 def export_to_file(export: Export, *, workers: int = 2, progress: Progress | None = None) -> Result:
     """Writes a table into one file, in its order; see `export_to_directory`."""
-    target, layout = export.export_options.target, export.layout
-    targets.check_outside(target, export.plan)
-    written = ExportedPart()
-    run = _SplitReader(export, progress)
-    with targets.new_file(target, overwrite=export.export_options.overwrite) as path:
-        if layout.format not in TEXTS:
-            with File(path, layout) as file, closing(run.ordered(workers)) as batches:
-                for batch in batches:
-                    written.count(layout.table, batch)
-                    file.write(batch.select(layout.file_columns))
-                size = file.close()
-        else:
-            with targets.writer(path) as output:
-                size = _write_text(run, output, written, workers)
+    return export_tables([export], workers=workers, progress=progress)[0]
+
+
+def export_tables(exports: Sequence[Export], *, workers: int = 2, progress: Progress | None = None) -> list[Result]:
+    """Writes tables, each with its own plan, into one file; several tables only into a database."""
+    export_options = exports[0].export_options
+    targets.check_outside(export_options.target, exports[0].plan)
+    with targets.new_file(export_options.target, overwrite=export_options.overwrite) as path:
+        return [_write_table(export, path, workers, progress) for export in exports]
+
+
+def _write_table(export: Export, path: Path, workers: int, progress: Progress | None) -> Result:
+    layout, written, run = export.layout, ExportedPart(), _SplitReader(export, progress)
+    if layout.format not in TEXTS:
+        with File(path, layout) as file, closing(run.ordered(workers)) as batches:
+            for batch in batches:
+                written.count(layout.table, batch)
+                file.write(batch.select(layout.file_columns))
+            size = file.close()
+    else:
+        with targets.writer(path) as output:
+            size = _write_text(run, output, written, workers)
+    target = export.export_options.target
     written.files.append(WrittenFile(target.name, written.rows, size))
     return Result(str(target), layout, written, export.unreadable)
 

@@ -4,7 +4,8 @@ Parquet is written so that readers can skip parts: every column but the payload 
 and page. Numbers, which mostly rise, are stored as differences; texts have a dictionary per row group. Payloads have
 none: a search for equal ones would take longer than all the rest. Spark reads these encodings since 3.3.
 
-A database holds the rows in a table of the same name. It is published only when complete, so it needs no journal.
+A database holds the rows in a table of the same name, beside the tables that were written before. It is published only
+when complete, so it needs no journal.
 """
 
 from __future__ import annotations
@@ -179,8 +180,9 @@ class _Database:
     _END = ""  #: statement that writes the rows still in memory
 
     def __init__(self, path: Path, connect: Callable[..., Any], error: type[Exception], **settings: Any) -> None:
-        path.open("wb").close()  # failure to create it is reported in the system's words
-        path.unlink()
+        if not path.exists():  # otherwise other tables are in it
+            path.open("wb").close()  # failure to create it is reported in the system's words
+            path.unlink()
         self._path, self._error = path, error
         with self._own_errors():
             self._connection = connect(os.fspath(path), **settings)

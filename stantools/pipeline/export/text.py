@@ -6,10 +6,10 @@ characters beyond ASCII); only these are handled one by one, equal ones once. Wi
 text is made value by value.
 
 ndjson: one object per line with all columns in order. Text has the escapes of Python's json module (ASCII only),
-`data` is base64, times are RFC 3339 in UTC, unknown values are null, lists are arrays.
+`data` is base64, times are RFC 3339 in UTC, unknown values are null, lists are arrays, maps objects.
 
-csv: RFC 4180 with a heading and line feeds. `data` is base64, times as above, lists are json. An unknown value is an
-empty field, an empty text is `""`.
+csv: RFC 4180 with a heading and line feeds. `data` is base64, times as above, lists and maps are json. An unknown value
+is an empty field, an empty text is `""`.
 """
 
 from __future__ import annotations
@@ -78,13 +78,19 @@ def _cells(name: str, values: list[Any], format: Format) -> Iterable[str]:
 def values(column: pa.Array) -> list[Any]:
     """Returns the values of a column: moments as in csv, lists as json, null as None."""
     kind = kind_of(column.type)
-    if kind == "list":
-        return [None if each is None else _compact(each) for each in column.to_pylist()]
+    if kind in ("list", "map"):
+        return _json_texts(column)
     if kind != "timestamp":
         listed: list[Any] = column.to_pylist()
         return listed
     texts: list[Any] = _times(column, "").to_pylist()
     return texts
+
+
+def _json_texts(column: pa.Array) -> list[str | None]:
+    """Returns lists as arrays, and maps as objects."""
+    made = dict if pa.types.is_map(column.type) else list
+    return [None if each is None else _compact(made(each)) for each in column.to_pylist()]
 
 
 def kind_of(type: pa.DataType) -> str:
@@ -120,8 +126,8 @@ def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, 
         return null
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(column, quoted, null)
-    if pa.types.is_list(kind):
-        lists = pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        lists = pa.array(_json_texts(column), pa.string())
         return _strings(lists, quoted if not null else lambda texts: texts, null)
     if pa.types.is_binary(kind):
         text, mark = base64_of(column, large), '"' if null else ""

@@ -1,4 +1,4 @@
-"""`pipeline diff`: the comparison of `migration.proof.stores` for many pairs of stores, in tasks.
+"""`diff` of several pairs of stores: the comparison of `migration.proof.stores`, in tasks.
 
 Tasks survey the stores first. As in the local verb, the surveys decide which data counts, in which order and as
 what. Then tasks compare the messages of each channel; those of a big channel in ranges of sequences.
@@ -29,10 +29,11 @@ from stantools.migration.proof.stores import (
 )
 from stantools.migration.source import ChannelSource, DecryptionKey, SourceOptions, StoreSource, open_source
 from stantools.pipeline.jobs.stores import JobResult, channels_of, survey_stores
-from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.sources.directories import CHANNEL
 from stantools.store.directory import Datastore, open_datastore
 from stantools.work import Work, WorkFailure
 
@@ -72,29 +73,29 @@ class PairDifference:
         }
 
 
-def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[FailedRead]]:
+def match_stores(
+    first: Sequence[FoundStore], second: Sequence[FoundStore], paths: tuple[str, str]
+) -> tuple[list[Pair], list[FailedRead]]:
     """Pairs the stores: one with one, or by equal path below the given ones. Also returns stores without a counterpart.
 
-    Raises `StoreUnreadableError` if one side has no store at all, `UsageError` for a slice or URL.
+    Raises `UsageError` for a slice, a channel or a URL.
     """
-    (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
-    failed = [*unreadable, *more]
+    ones, others = (_by_name(found, path) for found, path in zip((first, second), paths, strict=True))
+    failed: list[FailedRead] = []
     if len(ones) == len(others) == 1:
         return [Pair(*ones.values(), *others.values())], failed
-    for mine, theirs, where in ((ones, others, second), (others, ones, first)):
+    for mine, theirs, where in ((ones, others, paths[1]), (others, ones, paths[0])):
         for name, ref in mine.items():
             if name not in theirs:
-                message = f"{ref.root}: has no counterpart {name} below {where.paths[0]}"
+                message = f"{ref.root}: has no counterpart {name} below {where}"
                 failed.append(
                     FailedRead(ref.root, message, "stores are matched by their path below the given directories")
                 )
     return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
 
 
-def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[FailedRead]]:
-    """Returns the stores of one side by their path below the given one, and the failures."""
-    found, unreadable = discover(options)
-    base = options.paths[0]
+def _by_name(found: Sequence[FoundStore], base: str) -> dict[str, StoreRef]:
+    """Returns the stores of one side by their path below the given one."""
     while not os.path.isdir(base) and base != os.path.dirname(base):  # noqa: PTH112, PTH120
         base = os.path.dirname(base)  # noqa: PTH120
     named = {}
@@ -102,11 +103,11 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
         root = store.ref.root
         if is_remote(root):
             raise UsageError(f"{root}: stores at URLs cannot be compared", "mount or copy them")
-        if store.loose is not None:
-            text = f"{root}: slices without a store cannot be compared as a store"
-            raise UsageError(text, "name stores, or directories of stores")
-        named[os.path.relpath(root, base)] = store.ref
-    return named, unreadable
+        if store.loose is not None or (store.source and store.source.found.kind is CHANNEL):
+            text = f"{store.shown}: slices without a store cannot be compared as a store"
+            raise UsageError(text, "name stores, or directories of stores; `stantools diff` compares two channels")
+        named[os.path.relpath(store.shown, base)] = store.reference
+    return named
 
 
 @dataclass

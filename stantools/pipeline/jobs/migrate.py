@@ -114,9 +114,11 @@ class StoresMigration:
         """Writes the plans that do not exist yet; raises `RefusedError` if one exists and differs."""
         for store in self.stores:
             file = self._files[store.root]
+            with writing(file.parent):
+                file.parent.mkdir(parents=True, exist_ok=True)
+            if store.restored:
+                continue  # the plan of a restore is made anew; its journal suffices
             if not file.exists():
-                with writing(file.parent):
-                    file.parent.mkdir(parents=True, exist_ok=True)
                 write_plan(file, store.plan)
             elif read_plan(file).digest != store.plan.digest:
                 raise RefusedError(
@@ -188,13 +190,16 @@ class _StreamTask:
     channels: tuple[ChannelSalvage, ...]
     polynomial: int
     steps: dict[str, Any]
+    restored: PreparedStream | None = None  #: the stream itself, of a JetStream directory
 
     @classmethod
     def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _StreamTask:
-        return cls(store.root, stream, tuple(store.channels_of(stream)), store.polynomial, steps)
+        restored = store.restored.get(stream.origin)
+        channels = () if restored else tuple(store.channels_of(stream))
+        return cls(store.root, stream, channels, store.polynomial, steps, restored)
 
     def prepared(self, sources: Sources) -> PreparedStream:
-        return prepared_stream(self.plan, self.channels, self.polynomial, sources.key())
+        return self.restored or prepared_stream(self.plan, self.channels, self.polynomial, sources.key())
 
 
 @dataclass(frozen=True)

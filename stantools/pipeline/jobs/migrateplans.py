@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stantools.errors import ExitCode
@@ -16,6 +15,7 @@ from stantools.migration.plan.migration_plan import MigrationPlan, Remark, Remar
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared_stream import PreparedStream
+from stantools.migration.salvaged_streams import migration_of
 from stantools.migration.source import ChannelSource, DecryptionKey, SourceOptions
 from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.stream_load import ApplyOptions
@@ -23,12 +23,14 @@ from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source, signs_of_use
 from stantools.nats.stream_names import safe_name
 from stantools.nats.subjects import SubjectOwners
-from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead
 from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.salvage.model import ChannelSalvage
-from stantools.store.directory import open_datastore
+from stantools.recovery.streams.stream_plan import plan_stream_salvage
+from stantools.sources.source import Capability, Source
 from stantools.store.serverinfo import refuse_0_1
 from stantools.work import Work, WorkFailure
 
@@ -52,32 +54,44 @@ class Sources:
         """Returns the options of a task for one store."""
         return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
-    def find(self) -> tuple[list[UnplannedStore], list[FailedRead]]:
-        """Finds the stores, with failures; raises `StoreUnreadableError` if there is no store at all."""
-        found, unreadable = discover(self.options)
-        stores, failed = [], unreadable
+    def unplanned(self, found: Sequence[FoundStore]) -> tuple[list[UnplannedStore], list[FailedRead]]:
+        """Returns the stores to plan, and what cannot be migrated together with other stores."""
+        stores, failed = [], []
         for store in found:
-            root, loose = store.ref.root, store.loose is not None
-            if loose or is_remote(root):
+            root, loose, source = store.shown, store.loose is not None, store.source
+            if source and (source.nodes or source.raft_groups):
+                failed.append(FailedRead(root, f"{root}: is a clustered node, whose cluster is migrated whole", _NODES))
+                continue
+            if source and Capability.MIGRATION not in source.found.kind.capabilities:
+                failed.append(FailedRead.of(root, source.found.refusal(Capability.MIGRATION)))
+                continue
+            if store.streams:
+                stores.append(UnplannedStore(store, store.streams.data_size()))
+                continue
+            if loose or is_remote(store.ref.root):
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
                 failed.append(FailedRead(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
                 continue
             # as far as they can be listed
             size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
-            stores.append(UnplannedStore(root, store.ref.polynomial, size))
+            stores.append(UnplannedStore(store, size))
         return stores, failed
 
 
+_NODES = "name all nodes of the cluster, and nothing else: stantools migrate NODE..."
 _WHOLE = "copy it to a file system that all workers see; stantools salvage makes a store of slices"
 
 
 @dataclass(frozen=True)
 class UnplannedStore:
-    """A store to plan: its root, its CRC polynomial, and the bytes of its selected channels."""
+    """A store to plan, and the bytes of its selected channels."""
 
-    root: str
-    polynomial: int
+    found: FoundStore
     size: int
+
+    @property
+    def root(self) -> str:
+        return self.found.shown
 
 
 @dataclass(frozen=True)
@@ -87,10 +101,14 @@ class PlannedStore:
     channels: Mapping[str, ChannelSalvage]  #: content of its channels by name
     polynomial: int  #: the store's CRC polynomial
     notes: tuple[Remark, ...] = ()  #: further notes of the planning task
+    #: Of a JetStream directory: its streams by account and name, which are restored.
+    restored: Mapping[str, PreparedStream] = field(default_factory=dict)
 
     @property
     def streams(self) -> list[PreparedStream]:
         """All streams with their messages, which are not read yet."""
+        if self.restored:
+            return [self.restored[each.origin] for each in self.plan.streams]
         return [prepared_stream(each, self.channels_of(each), self.polynomial) for each in self.plan.streams]
 
     def channels_of(self, stream: StreamPlan) -> list[ChannelSalvage]:
@@ -131,7 +149,9 @@ def find_obstacles(
 
     `begun` holds the journals' entries by stream. Raises `StantoolsError` if the target fails.
     """
-    notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
+    notes = [
+        note for store in stores for note in (*store.notes, *(() if store.restored else find_problems(store.plan)))
+    ]
     notes += _conflicts(stores)
     if not any(note.level is RemarkLevel.PROBLEM for note in notes):
         notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
@@ -151,12 +171,14 @@ def prepared_stream(
 
 
 def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) -> PlannedStore:
-    root = Path(item.root)
-    store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
+    if streams := item.found.streams:
+        return _plan_streams(item, streams, sources, plan_options)
+    opened = item.found.opened()
+    store = replace(opened.store(), key=sources.options.key.key())
     refuse_0_1(store)
-    notes = signs_of_use(root)
+    notes = [] if opened.archived or opened.sql else signs_of_use(store.path)
     source = read_source(store, sources.source_options())
-    name = safe_name(root.name)
+    name = safe_name(item.found.name)
     plan_options = replace(
         plan_options,
         stream_prefix=plan_options.stream_prefix.replace(STORE, name),
@@ -168,9 +190,19 @@ def _plan(item: UnplannedStore, *, sources: Sources, plan_options: PlanOptions) 
         item.root,
         plan,
         {os.fsdecode(channel.name): channel for channel in source.plan.channels},
-        item.polynomial,
+        item.found.ref.polynomial,
         tuple(notes),
     )
+
+
+def _plan_streams(item: UnplannedStore, source: Source, sources: Sources, plan_options: PlanOptions) -> PlannedStore:
+    salvage = plan_stream_salvage(
+        source, StreamSalvageOptions(replicas=plan_options.replicas), sources.options.channels
+    )
+    plan, inputs = migration_of(salvage, plan_options.target)
+    notes = [] if source.archived else signs_of_use(source.place)
+    restored = {each.plan.origin: each for each in inputs}
+    return PlannedStore(item.root, plan, {}, item.found.ref.polynomial, tuple(notes), restored)
 
 
 def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Remark]:
@@ -181,14 +213,16 @@ def _conflicts(stores: Sequence[PlannedStore]) -> Iterator[Remark]:
         for stream in store.plan.streams:
             other = names.setdefault(stream.name.casefold(), store.root)
             if other != store.root:
-                yield _conflict(store.root, f"its stream {stream.name} is also planned for {other}")
+                yield _conflict(store, f"its stream {stream.name} is also planned for {other}")
                 continue
             for subject in stream.subjects:
                 others = [root for _, root in taken.add(subject, store.root) if root != store.root]
                 if others:
-                    yield _conflict(store.root, f"its subject {subject} is also planned for {others[0]}")
+                    yield _conflict(store, f"its subject {subject} is also planned for {others[0]}")
 
 
-def _conflict(root: str, text: str) -> Remark:
+def _conflict(store: PlannedStore, text: str) -> Remark:
     remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
-    return Remark(RemarkLevel.PROBLEM, root, text, remedy)
+    if store.restored:
+        remedy = f"streams keep their names: restore them into another server or account; of channels, {remedy}"
+    return Remark(RemarkLevel.PROBLEM, store.root, text, remedy)

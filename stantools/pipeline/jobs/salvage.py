@@ -1,4 +1,4 @@
-"""`pipeline salvage`: `recovery.salvage` for many stores at once, in tasks.
+"""`salvage` of several stores: `recovery.salvage` in tasks.
 
 Stores are processed in batches, so that finished ones survive a killed job. Per batch, tasks survey all slices; the
 driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
@@ -16,15 +16,15 @@ from typing import Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
+from stantools.pipeline.jobs.salvage_streams import StreamsSalvage
 from stantools.pipeline.jobs.salvageplans import (
     Reports,
+    Request,
     SalvageJob,
-    SalvageRequest,
     StoreWork,
     batches,
     check_same,
     check_target,
-    seen,
 )
 from stantools.pipeline.jobs.stores import JobResult, survey_stores, worst
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
@@ -38,6 +38,7 @@ from stantools.recovery.salvage.check import NewStoreCheck, NewStoreStart, check
 from stantools.recovery.salvage.manifest import report
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
+from stantools.recovery.streams.stream_plan import StreamSalvagePlan
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
 from stantools.store.locks import StoreUse, check_not_in_use
@@ -98,7 +99,7 @@ def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
     run = _SalvageRun(work, job, phase)
     for group in batches(job.stores):
         run.batch(group)
-    order = {work.ref.root: number for number, work in enumerate(job.stores)}
+    order = {work.root: number for number, work in enumerate(job.stores)}
     run.result.stores.sort(key=lambda store: order[store.root])
     if not run.result.stores:
         # If nothing was done at all, an unreadable store is more than a finding.
@@ -112,7 +113,7 @@ class _StoreSalvage:
 
     work: StoreWork
     plan: SalvagePlan
-    request: SalvageRequest  #: options of its salvage
+    request: Request  #: options of its salvage
     there: bool = False  #: the new store is already in its place
     build: Build | None = None  #: set while it is being written
     waiting: int = 0  #: groups of channels that tasks have yet to write
@@ -153,34 +154,61 @@ class _SalvageRun:
 
     def batch(self, stores: Sequence[StoreWork]) -> None:
         waiting = [(work, request) for work in stores if (request := self._request(work)) is not None]
+        self._streams([each for each in waiting if each[0].found.streams])
+        waiting = [each for each in waiting if not each[0].found.streams]
         planned = self._plan([work for work, _ in waiting], [request for _, request in waiting])
         if self._job.out is None:
             for each in planned:
-                self._done(each, report(each.plan, None, None))
+                self._done(each.work, each.request, report(each.plan, None, None))
             return
         self._write([each for each in planned if not each.there])
         written = [each for each in planned if each.result is not None]
         for each, check in zip(written, self._check(written), strict=True):
-            self._done(each, report(each.plan, each.result, check))
+            self._done(each.work, each.request, report(each.plan, each.result, check), kept=each.there)
 
-    def _request(self, work: StoreWork) -> SalvageRequest | None:
+    def _streams(self, waiting: Sequence[tuple[StoreWork, Request]]) -> None:
+        """Salvages JetStream directories, each in one task."""
+        if not waiting:
+            return
+        free = self._unused_stores([work for work, _ in waiting])
+        waiting, job = [waiting[number] for number in free], self._job
+        directories = [StreamsSalvage(work, job) for work, _ in waiting]
+        plans: dict[int, StreamSalvagePlan] = {}
+        with self._phase("plan", sum(work.size for work, _ in waiting)) as shown:
+            inside = self._work.inside(shown.advance)
+            for number, planned in self._work.map(lambda each: each.plan(inside), directories):
+                if isinstance(planned, WorkFailure):
+                    self._fail(waiting[number][0], planned.error())
+                else:
+                    plans[number] = planned
+        with self._phase("write", sum(each.bytes for each in plans.values())) as shown:
+            inside, numbers = self._work.inside(shown.advance), sorted(plans)
+            items = [(directories[number], plans[number]) for number in numbers]
+            for place, written in self._work.map(lambda item: item[0].write(item[1], inside), items):
+                work, request = waiting[numbers[place]]
+                if isinstance(written, WorkFailure):
+                    self._fail(work, written.error(), writing=True)
+                else:
+                    self._done(work, request, written)
+
+    def _request(self, work: StoreWork) -> Request | None:
         """Returns the request of a store; None if it is done or impossible."""
-        request = SalvageRequest(self._job.options, work.ref.polynomial, seen(work.ref.root))
+        request = self._job.request(work)
         if self._job.out is None or self._reports is None:
             return request
-        kept = self._reports.find(work.ref.root, request)
+        kept = self._reports.find(work.root, request)
         if kept is not None:
             clear_leftovers(self._job.out / work.name)
-            self.result.stores.append(SalvagedStore(work.ref.root, work.name, kept, kept=True))
+            self.result.stores.append(SalvagedStore(work.root, work.name, kept, kept=True))
             return None
         try:
-            check_target(work.ref.root, self._job.out / work.name)
+            check_target(work.root, self._job.out / work.name)
         except StantoolsError as error:
             self._fail(work, error, writing=True)
             return None
         return request
 
-    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[SalvageRequest]) -> list[_StoreSalvage]:
+    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_StoreSalvage]:
         """Surveys stores; returns plans of those that can be salvaged."""
         free = self._unused_stores(stores)
         channels = [stores[number].channels for number in free]
@@ -192,7 +220,7 @@ class _SalvageRun:
             try:
                 if survey.failure:
                     raise survey.failure.error()
-                store = open_datastore(work.ref.root, Crc(work.ref.polynomial))
+                store = work.found.opened().store()
                 plan = plan_salvage(store, self._job.options, surveys=survey.channels)
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
@@ -207,7 +235,7 @@ class _SalvageRun:
             return each
         target = out / each.work.name
         try:
-            if check_target(each.work.ref.root, target):
+            if check_target(each.work.root, target):
                 check_same(each.plan, target)
                 clear_leftovers(target)
                 each.there = True
@@ -222,7 +250,9 @@ class _SalvageRun:
         force = self._job.force or self._job.out is None
 
         def look(work: StoreWork) -> list[StoreUse]:
-            return check_not_in_use(Path(work.ref.root), force=force)
+            source = work.found.source
+            copied = source and (source.archived or source.sql)
+            return [] if copied else check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
         for number, uses in ThreadWork(_CHECK_THREADS).map(look, stores):
@@ -301,20 +331,19 @@ class _SalvageRun:
             _check_report(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)
         ]
 
-    def _done(self, each: _StoreSalvage, document: dict[str, Any]) -> None:
-        root, name = each.work.ref.root, each.work.name
-        self.result.stores.append(SalvagedStore(root, name, document, kept=each.there))
+    def _done(self, work: StoreWork, request: Request, document: dict[str, Any], *, kept: bool = False) -> None:
+        self.result.stores.append(SalvagedStore(work.root, work.name, document, kept=kept))
         if self._reports is not None:
             try:
-                self._reports.keep(root, name, each.request, document)
+                self._reports.keep(work.root, work.name, request, document)
             except StantoolsError as error:
                 # The store exists; the next run checks it again.
-                self._fail(each.work, error, writing=True)
+                self._fail(work, error, writing=True)
 
     def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
         if isinstance(error, OSError):
-            error = StantoolsError(f"{error.filename or work.ref.root}: {error.strerror or error}")
-        self.result.failed.append(FailedRead.of(work.ref.root, error))
+            error = StantoolsError(f"{error.filename or work.root}: {error.strerror or error}")
+        self.result.failed.append(FailedRead.of(work.root, error))
         code = error.exit_code
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED

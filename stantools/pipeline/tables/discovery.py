@@ -1,9 +1,7 @@
 """Discovery: the stores and slices that paths lead to (stores, directories of stores, slices, glob patterns, URLs).
 
-path                                        meaning holds server.dat or clients.dat             a store its
-directories hold subs.dat or slices     a store that lost both files holds slices itself
-slices without a store: an archive, or one channel's directory is a slice                                  this slice
-only anything else                               every store in it, up to `_MAX_DEPTH` levels down
+What a directory is, `sources.store_search` says; a channel without a store around it, or with archived slices only, is
+slices without a store. A slice is this slice only.
 
 The channel of slices without a store is the subject of their first good record, else the name of the directory. A
 directory that is reached twice, also through a link, counts once.
@@ -14,15 +12,15 @@ Names and sizes come from listings; file heads are read only for slices without 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import RefusedError, StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
+from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
@@ -31,14 +29,15 @@ from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources import files
+from stantools.sources.directories import CHANNEL, STORE
 from stantools.sources.door import recognise
+from stantools.sources.source import Capability, RecognisedPath, Source
+from stantools.sources.sql import DATABASE, file_of
+from stantools.sources.store_search import DirectoryNames, find_stores
+from stantools.sqlstore.address import is_address, without_password
 from stantools.store.directory import (
-    CLIENTS_FILE,
     INDEX_NAME,
-    RAFT_LOG_FILE,
-    SERVER_FILE,
     SLICE_NAME,
-    SUBS_FILE,
     open_datastore,
     slice_number,
     subject_matches,
@@ -77,6 +76,49 @@ class FoundStore:
     loose: list[ListedChannel] | None = None  #: slices without a store by channel; None for a store
     #: Include `.bak` slices although not requested: there are no others, or a path names them.
     archived: bool = False
+    source: Source | None = None  #: the same, if a path of the user was opened as a source
+
+    @property
+    def shown(self) -> str:
+        """Its path or URL in the output."""
+        return self.source.shown if self.source else self.ref.root
+
+    @property
+    def streams(self) -> Source | None:
+        """The source, if it is a JetStream directory."""
+        return self.source if self.source and self.source.holds_streams else None
+
+    @property
+    def reference(self) -> StoreRef:
+        """The directory of a file store; of a SQL store that of a private copy."""
+        if self.source and self.source.sql:
+            return StoreRef(str(self.source.store().path), self.ref.polynomial)
+        return self.ref
+
+    @property
+    def special(self) -> Source | None:
+        """The source, if it is anything but the directory of a file store: then a verb reads it whole, as if alone."""
+        if not (source := self.source):
+            return None
+        other = source.nodes or source.flaws or source.holds_streams or source.sql or source.found.kind is CHANNEL
+        return source if other else None
+
+    @property
+    def name(self) -> str:
+        """The name of its directory, or of its archive, dump or database without endings."""
+        file, schema = file_of(Path(self.shown))
+        name = file.name
+        if self.source and (self.source.archived or self.source.sql):
+            name = "-".join(filter(None, (name.partition(".")[0] or name, schema)))
+        return name
+
+    def opened(self) -> Source:
+        """Opens a store of this machine."""
+        if self.source:
+            return self.source
+        path = Path(self.ref.root)
+        store = open_datastore(path, Crc(self.ref.polynomial))
+        return Source(RecognisedPath(STORE, path, stores=(path,)), ReadOptions(self.ref.polynomial), path, store)
 
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[ListedChannel | FailedRead]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
@@ -190,15 +232,18 @@ _MAX_DIRECTORIES = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
-def discover(options: TableOptions) -> tuple[list[FoundStore], list[FailedRead]]:
+def discover(
+    options: TableOptions, opening: Callable[[str], Source | None] | None = None
+) -> tuple[list[FoundStore], list[FailedRead]]:
     """Finds the stores and slices of the options' paths, in their order, each once; with the failures.
 
-    Reads directories, and the few records that tell a polynomial or a channel. Raises `StoreUnreadableError` if
-    nothing at all is found, or for any failure in mode FAILFAST.
+    Reads directories, and the few records that tell a polynomial or a channel. `opening` opens a path as a source, or
+    returns None if it has to be searched. Raises `StoreUnreadableError` if nothing at all is found, or for any failure
+    in mode FAILFAST.
     """
     search = _Search(options)
     for path in options.paths:
-        search.path(path)
+        search.path(path, opening)
     if search.unreadable and (options.mode is Mode.FAILFAST or not search.stores):
         first = search.unreadable[0]
         more = len(search.unreadable) - 1
@@ -219,17 +264,23 @@ class _Search:
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
-        self._visited: dict[
-            Hashable, bool
-        ] = {}  # whether it held a store or slice; a directory that is still being searched does not count
+        self._visited: dict[Hashable, bool] = {}  # whether it held a store or slice
         self._repeats = 0  # paths that led to a directory or file visited before
-        self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
         self.unreadable: list[FailedRead] = []
 
-    def path(self, path: str) -> None:
+    def path(self, path: str, opening: Callable[[str], Source | None] | None = None) -> None:
         try:
+            if opening and (source := opening(path)):
+                self._add_source(source)
+                return
+        except (StoreUnreadableError, RefusedError) as error:  # the latter for an archive that becomes too large
+            self._add_failure(path, error)
+            return
+        try:
+            if other := _recognise_address(path):
+                raise _problem(other)
             place: Listing
             if is_remote(path):
                 place, plain = remote_place(path, self._options)
@@ -262,14 +313,14 @@ class _Search:
             raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
         if not directory:
             self._file(place, path)
-        elif not self._directory(place, path, place.entries(path), _MAX_DEPTH) and not matched:
+        elif not self._directory(place, path) and not matched:
             raise self._not_found_error(place, path)
 
     def _file(self, place: Listing, path: str) -> None:
         directory, name = place.split(path)
         if not self._is_wanted_file(name):
             if isinstance(place, LocalPlace) and (found := recognise(Path(path))).kind not in _FILES:
-                raise found.problem()
+                raise _problem(found)
             what = (
                 "is not a message slice" if self._options.table is not TableName.RECORDS else "is not a file of a store"
             )
@@ -302,44 +353,48 @@ class _Search:
         self._visited[identity] = False
         return True
 
-    def _directory(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
+    def _directory(self, place: Listing, path: str) -> bool:
         """Searches a directory; returns whether it holds any store or slice, now or at an earlier visit."""
-        identity = place.identity(path)
-        if self._new(identity):
-            self._visited[identity] = self._found_in(place, path, entries, depth)
-        return self._visited[identity]
-
-    def _found_in(self, place: Listing, path: str, entries: list[DirectoryEntry], depth: int) -> bool:
-        names = {entry.name for entry in entries if not entry.directory}
-        if SERVER_FILE in names or CLIENTS_FILE in names:
-            self._add_store(place, path, entries)
-            return True
-        if slices := _slices_in(entries):
-            self._add_directory(place, path, entries, slices)
-            return True
-        children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
-        self._listed += len(children)
-        if self._listed > _MAX_DIRECTORIES:
+        tree = _Tree(place, path, self._new)
+        found = find_stores(
+            path, tree.list_all, depth=_MAX_DEPTH, most=_MAX_DIRECTORIES, in_stores=False, join=place.join
+        )
+        if found.too_many:
             raise StoreUnreadableError(f"{path}: has more than {_MAX_DIRECTORIES} directories below it", _REMEDY)
-        below = list(listed(lambda entry: self._list(place, place.join(path, entry.name)), children))
-        if _is_store_without_root(children, below):
-            self._add_store(place, path, entries)
-            return True
-        found = False
-        for child, inside in zip(children, below, strict=True):
-            where = place.join(path, child.name)
-            if isinstance(inside, StoreUnreadableError):
-                self._add_failure(where, inside)
-                found = True
-            elif depth and not any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in inside):
-                found |= self._directory(place, where, inside, depth - 1)
-        return found
+        stores = [] if found.channels[:1] == [path] else found.stores  # of a single channel, there are only its slices
+        channels = [each for each in found.channels if tree.around.get(each) not in stores]
+        slices = {each: inside for each in channels if (inside := _slices_in(tree.entries[each]))}
+        failed = [each for each in tree.failed if tree.around[each] not in stores]
+        results = sorted([*stores, *slices, *failed], key=tree.order.__getitem__)
+        for each in results:
+            if each in tree.failed:
+                self._add_failure(each, tree.failed[each])
+            elif each in tree.visited:
+                if each in slices:
+                    self._add_directory(place, each, tree.entries[each], slices[each])
+                else:
+                    self._add_store(place, each, tree.entries[each])
+        held = {tree.order[each][:length] for each in results for length in range(len(tree.order[each]) + 1)}
+        for each, identity in tree.visited.items():
+            self._visited[identity] = tree.order[each] in held
+        return bool(results) or (path not in tree.visited and self._visited[place.identity(path)])
 
-    def _list(self, place: Listing, path: str) -> list[DirectoryEntry] | StoreUnreadableError:
-        try:
-            return place.entries(path)
-        except StoreUnreadableError as error:
-            return error
+    def _add_source(self, source: Source) -> None:
+        """Adds a source as the user named it: a store by itself, one channel of it, or a node with its Raft log."""
+        place, root, store = LocalPlace(), str(source.place), source.datastore
+        if source.node and source.node.data:
+            store, root = source.store(), str(source.node.data)
+        one = source.found.kind is CHANNEL
+        identities = {place.identity(each) for each in (str(source.found.path), *(() if one else (root,)))}
+        new = [self._new(each) for each in identities]
+        if not all(new):
+            return
+        self._visited |= dict.fromkeys(identities, True)
+        ref = StoreRef(root, store.crc.polynomial if store else IEEE)
+        names = store.channel_names if store else []
+        alone = store is None or store.alone
+        entries = () if alone else tuple(place.entries(root))
+        self.stores.append(FoundStore(ref, place, entries, names, source=source))
 
     def _add_store(self, place: Listing, path: str, entries: list[DirectoryEntry]) -> None:
         try:
@@ -399,13 +454,26 @@ class _Search:
             head = b""  # the reader will report it
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
-    def _add_failure(self, path: str, error: StoreUnreadableError) -> None:
-        self.unreadable.append(FailedRead.of(path, error))
+    def _add_failure(self, path: str, error: StoreUnreadableError | RefusedError) -> None:
+        self.unreadable.append(FailedRead.of(without_password(path), error))
 
     def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):
-            return recognise(Path(path)).problem()  # it may be a Raft log, for example
+            return _problem(recognise(Path(path)))  # it may be a Raft log, for example
         return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
+
+
+def _recognise_address(path: str) -> RecognisedPath | None:
+    """Recognises a database, whose text may hold a password, and the URL of a NATS server."""
+    found = recognise(Path(path)) if "://" in path or is_address(path) else None
+    if found and (found.kind is DATABASE or (found.kind is files.URL and not path.lower().startswith("http"))):
+        return found
+    return None
+
+
+def _problem(found: RecognisedPath) -> StoreUnreadableError:
+    """Returns the error for a path whose files are those of no store; other kinds of sources hold no tables."""
+    return found.refusal(Capability.TABLE) if found.kind.capabilities else found.problem()
 
 
 def _slices_in(entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
@@ -416,17 +484,44 @@ def _slices_in(entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
     ]
 
 
-def _is_store_without_root(
-    children: list[DirectoryEntry], below: list[list[DirectoryEntry] | StoreUnreadableError]
-) -> bool:
-    """Returns whether directories are the channels of a store that lost server.dat and clients.dat."""
-    channels = False
-    for child, entries in zip(children, below, strict=True):
-        if isinstance(entries, StoreUnreadableError):
-            continue
-        names = {entry.name for entry in entries if not entry.directory}
-        if SERVER_FILE in names or CLIENTS_FILE in names:
-            return False  # a directory of stores
-        live = any(not entry.name.endswith(".bak") for entry in _slices_in(entries))
-        channels |= not child.link and (SUBS_FILE in names or live)
-    return channels
+class _Tree:
+    """The directories of a search, listed in threads if that is slow; one that was visited before is not entered."""
+
+    def __init__(self, place: Listing, path: str, new: Callable[[Hashable], bool]) -> None:
+        self._place = place
+        self._path = path
+        self._new = new
+        self.entries: dict[str, list[DirectoryEntry]] = {}
+        self.visited: dict[str, Hashable] = {}  #: identities of the directories visited now
+        self.failed: dict[str, StoreUnreadableError] = {}  #: those that cannot be listed
+        self.around: dict[str, str] = {}  #: the directory that holds each
+        self.order: dict[str, tuple[bytes, ...]] = {path: ()}  #: the names below the path
+
+    def list_all(self, paths: list[str]) -> Iterator[DirectoryNames]:
+        for path, entries in zip(paths, listed(self._list, paths), strict=True):
+            if isinstance(entries, StoreUnreadableError):
+                if path == self._path:
+                    raise entries
+                self.failed[path] = entries
+                yield DirectoryNames(set(), [])
+                continue
+            self.entries[path] = entries
+            names = {entry.name for entry in entries if not entry.directory}
+            identity = self._place.identity(path)
+            if not self._new(identity):
+                yield DirectoryNames(names, [])
+                continue
+            self.visited[path] = identity
+            children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
+            for child in children:
+                where = self._place.join(path, child.name)
+                self.around[where] = path
+                self.order[where] = (*self.order[path], os.fsencode(child.name))
+            linked = frozenset(child.name for child in children if child.link)
+            yield DirectoryNames(names, [child.name for child in children], linked)
+
+    def _list(self, path: str) -> list[DirectoryEntry] | StoreUnreadableError:
+        try:
+            return self._place.entries(path)
+        except StoreUnreadableError as error:
+            return error

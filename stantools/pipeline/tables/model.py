@@ -42,6 +42,7 @@ class TableName(enum.StrEnum):
     CLIENTS = "clients"
     FINDINGS = "findings"
     SLICES = "slices"
+    STREAM_MESSAGES = "stream-messages"
 
 
 class Mode(enum.StrEnum):
@@ -116,6 +117,27 @@ class StorePart:
 
 
 @dataclass(frozen=True)
+class StreamPart:
+    """A stream of a JetStream directory."""
+
+    store: str  #: the directory, as given
+    path: str  #: the directory of the stream
+    account: str
+    name: str
+    other_names: tuple[str, ...]  #: of other streams, whose blocks may be here
+    cost: int  #: bytes of its blocks
+
+    @property
+    def channel(self) -> str:
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """Name for people and sums, with the account if that is not the usual one."""
+        return self.name if self.account == "$G" else f"{self.account}/{self.name}"
+
+
+@dataclass(frozen=True)
 class FailedRead:
     """Something that cannot be read, or that a job failed on; the rest is done."""
 
@@ -139,7 +161,7 @@ class FailedRead:
         return {"path": self.path, "message": self.message, "remedy": self.remedy}
 
 
-Part = SlicePiece | StorePart | FailedRead
+Part = SlicePiece | StorePart | StreamPart | FailedRead
 
 
 @dataclass(frozen=True)

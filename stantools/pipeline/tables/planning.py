@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
+from stantools.format.crc import IEEE
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
 from stantools.pipeline.tables.discovery import FoundStore, ListedChannel, discover
@@ -24,6 +25,7 @@ from stantools.pipeline.tables.model import (
     Split,
     StorePart,
     StoreRef,
+    StreamPart,
     TableName,
 )
 from stantools.pipeline.tables.slice_pieces import split_slice
@@ -41,6 +43,7 @@ _START_COST = {
     TableName.CLIENTS: 1 << 20,
     TableName.FINDINGS: 1 << 19,
     TableName.SLICES: 1 << 18,
+    TableName.STREAM_MESSAGES: 1 << 17,
 }
 #: Cost of a byte relative to one of messages: records are handled one by one.
 _BYTE_COST = {TableName.RECORDS: 32, TableName.SUBSCRIPTIONS: 8, TableName.CLIENTS: 8}
@@ -65,6 +68,8 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> ReadPlan:
     Raises `StoreUnreadableError` if nothing at all is found, or for any failure in mode FAILFAST. `counter` counts
     the bytes of slices read for the plan.
     """
+    if options.table is TableName.STREAM_MESSAGES:
+        return _plan_streams(options)
     stores, missing = discover(options)
     unreadable = list(missing)
     parts: list[Part] = []
@@ -82,6 +87,20 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> ReadPlan:
         parts = _cut(parts, options, counter)
     groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
     return ReadPlan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
+
+
+def _plan_streams(options: TableOptions) -> ReadPlan:
+    from stantools.pipeline.tables.stream_messages import stream_parts
+
+    parts: list[Part] = list(stream_parts(options))
+    unreadable = [part for part in parts if isinstance(part, FailedRead)]
+    if unreadable and (options.mode is Mode.FAILFAST or len(unreadable) == len(options.paths)):
+        raise StoreUnreadableError(unreadable[0].message, unreadable[0].remedy)
+    if options.mode is Mode.DROPMALFORMED:
+        parts = [part for part in parts if not isinstance(part, FailedRead)]
+    groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
+    stores = list(dict.fromkeys(StoreRef(part.store, IEEE) for part in parts if isinstance(part, StreamPart)))
+    return ReadPlan([Split(tuple(group)) for group in groups], unreadable, stores)
 
 
 def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOptions) -> list[list[_Item]]:

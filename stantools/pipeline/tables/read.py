@@ -55,7 +55,11 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
     mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
-    if options.table is TableName.MESSAGES:
+    if options.table is TableName.STREAM_MESSAGES:
+        from stantools.pipeline.tables.stream_messages import read_streams
+
+        yield from read_streams(split, options, counter)
+    elif options.table is TableName.MESSAGES:
         yield from gathered(_messages(split, options, counter), options)
     else:
         yield from batches(_rows(split, options), options)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TIME: Final = "timestamp[us, tz=UTC]"
+HEADERS: Final = "map<string, list<string>>"
 _STORE = ("string", "the store, as given or found")
 _CHANNEL = ("string", "the channel's name; bytes that are not UTF-8 are written as \\xNN")
 
@@ -120,6 +121,22 @@ _COLUMNS: dict[TableName, dict[str, tuple[str, str]]] = {
         "encrypted": ("bool", "the payloads seem to be encrypted"),
         "problems": ("list<string>", "problems of its files"),
     },
+    # One row per intact message of a JetStream directory; then one per damaged or missing part of each stream.
+    TableName.STREAM_MESSAGES: {
+        "store": ("string", "the directory, as given"),
+        "account": ("string", "account of the stream"),
+        "stream": ("string", "name of the stream"),
+        "sequence": ("int64", "sequence in the stream; of a damaged or missing part its first one, if known"),
+        "subject": ("string", "subject of the message"),
+        "headers": (HEADERS, "values of each header, by name"),
+        "time": (TIME, "time at which the server stored the message, in microseconds"),
+        "time_ns": ("int64", "the same time in nanoseconds since 1970"),
+        "payload": ("binary", "the payload"),
+        "size": ("int64", "bytes of the payload, or of the damaged part"),
+        "block": ("string", "path of the block, relative to the stream"),
+        "offset": ("int64", "offset of the record, or of the damaged part, in the plain content of the block"),
+        "state": ("string", "ok, damaged, missing, unreadable, or the code of a finding"),
+    },
 }
 
 MEANINGS = {table: {name: text for name, (_, text) in columns.items()} for table, columns in _COLUMNS.items()}
@@ -136,6 +153,7 @@ def schema_of(table: TableName, columns: tuple[str, ...] = ()) -> pa.Schema:
 
     types = {
         TIME: pa.timestamp("us", tz="UTC"),
+        HEADERS: pa.map_(pa.string(), pa.list_(pa.string())),
         "list<int64>": pa.list_(pa.int64()),
         "list<string>": pa.list_(pa.string()),
     }

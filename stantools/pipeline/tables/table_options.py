@@ -24,7 +24,9 @@ from stantools.pipeline.tables.option_texts import (
     spark_option,
 )
 from stantools.pipeline.tables.schema import column_names
+from stantools.pipeline.tables.source_kinds import holds_streams
 from stantools.secret import Secret
+from stantools.sqlstore.address import is_address
 from stantools.store.ranges import Bounds
 
 #: Prefix of options that are passed to fsspec under the rest of their name.
@@ -88,13 +90,15 @@ class TableOptions:
     batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="maximum rows of an Arrow batch"))
     batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="approximate payload bytes of an Arrow batch"))
     storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec by name
+    sql_driver: str | None = None  #: as in `ReadOptions`
+    sql_password: Secret = Secret()
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
         """Returns the options for some stores: paths, patterns or URLs; relative paths become absolute."""
         if "" in stores:
             raise UsageError("the path of a store is empty", "name a directory; the current one is .")
         # Links and `..` in patterns stay.
-        paths = tuple(path if "://" in path else os.path.abspath(path) for path in stores)  # noqa: PTH100
+        paths = tuple(path if "://" in path or is_address(path) else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)
 
     def no_channel(self) -> UsageError:
@@ -120,7 +124,15 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         key=given.secret("encryptionKey"),
         storage=tuple(sorted(storage.items())),
     )
+    options = fitting(options)
     return replace(options, columns=check_columns(options.table, options.columns))
+
+
+def fitting(options: TableOptions) -> TableOptions:
+    """Returns the options with the table of messages that fits the paths: that of streams for JetStream directories."""
+    if options.table is TableName.MESSAGES and holds_streams(options.paths):
+        return replace(options, table=TableName.STREAM_MESSAGES)
+    return options
 
 
 def check_columns(table: TableName, columns: tuple[str, ...]) -> tuple[str, ...]:

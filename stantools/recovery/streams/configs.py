@@ -88,6 +88,13 @@ class SalvagedConfig:
 def mended(directory: StoredStream, folder: str = "") -> dict[str, Any] | None:
     """Returns a configuration of which one bit flipped, proven by its hash; None if there is none such."""
     consumer = folder.split("/")[1] if folder else ""
+    content = mended_content(directory, folder)
+    return _unsealed(content, directory.consumer_key(consumer) if consumer else directory.key) if content else None
+
+
+def mended_content(directory: StoredStream, folder: str = "") -> bytes | None:
+    """Returns the bytes of meta.inf without the one bit that flipped."""
+    consumer = folder.split("/")[1] if folder else ""
     key = highwayhash.consumer_key(directory.name, consumer) if consumer else highwayhash.stream_key(directory.name)
     try:
         data, checksum = directory.read(f"{folder}meta.inf"), directory.read(f"{folder}meta.sum")
@@ -100,7 +107,7 @@ def mended(directory: StoredStream, folder: str = "") -> dict[str, Any] | None:
         for bit in range(8):
             content[place] ^= 1 << bit
             if meta_sum(content, key) == checksum:
-                return _unsealed(bytes(content), directory.consumer_key(consumer) if consumer else directory.key)
+                return bytes(content)
             content[place] ^= 1 << bit
     return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError
 from stantools.escaping import shell_word
+from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, Harm, forecast
 from stantools.inspection.forecast.changes import Change
 from stantools.progress import Progress
@@ -52,18 +53,39 @@ def apply_truncation(
     root = plan.store.path
     if plan.refusals and not force:
         raise refusal(plan)
-    check_outside(root, backup_dir)
-    check_room(backup_dir / "1", _EXTRA_BYTES + saved_bytes(plan.steps))
-    check_not_in_use(root, force=force, quiet=quiet)
-    with hold_ft_lock(root):
-        _check_unchanged(root, plan.steps)
-        backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan.steps) else None
-        crc = plan.options.crc
-        for change in plan.steps:
-            with writing(root / change.path, f"bytes removed before are in {backup or backup_dir}"):
-                carry_out(root, change, crc)
+    name = "truncate-bad-eof"
+    backup = apply_changes(
+        root, plan.steps, backup_dir, name, plan.options.crc, force=force, quiet=quiet, progress=progress
+    )
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
+
+
+def apply_changes(
+    root: Path,
+    steps: list[Change],
+    backup_dir: Path,
+    name: str,
+    crc: Crc | None = None,
+    *,
+    force: bool = False,
+    quiet: float | None = None,
+    progress: Progress | None = None,
+) -> Path | None:
+    """Makes planned changes to an unused, unchanged directory; returns the backup of the removed bytes.
+
+    `name` is that of the repair, for the backup; see `apply_truncation`.
+    """
+    check_outside(root, backup_dir)
+    check_room(backup_dir / "1", _EXTRA_BYTES + saved_bytes(steps))
+    check_not_in_use(root, force=force, quiet=quiet)
+    with hold_ft_lock(root):
+        _check_unchanged(root, steps)
+        backup = save(root, steps, backup_dir, progress, name=name) if saved_bytes(steps) else None
+        for change in steps:
+            with writing(root / change.path, f"bytes removed before are in {backup or backup_dir}"):
+                carry_out(root, change, crc or Crc())
+    return backup
 
 
 def refusal(plan: TruncationPlan) -> RefusedError:

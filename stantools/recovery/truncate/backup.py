@@ -35,10 +35,10 @@ _BLOCK = 1 << 20
 _MAX_BACKUPS = 10_000
 
 
-def default_backup(store: Path) -> Path:
+def default_backup(store: Path, suffix: str = "truncated") -> Path:
     """Returns the default directory for backups: next to the store."""
     place = store.absolute()
-    return place.with_name(f"{place.name}.truncated")
+    return place.with_name(f"{place.name}.{suffix}")
 
 
 def saved_bytes(steps: Iterable[Change]) -> int:
@@ -50,8 +50,15 @@ def saved_bytes(steps: Iterable[Change]) -> int:
     )
 
 
-def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:
-    """Saves the bytes that the steps will remove, in a new directory below `directory`, which is made if missing.
+def save(
+    root: Path,
+    steps: Sequence[Change],
+    directory: Path,
+    progress: Progress | None = None,
+    *,
+    name: str = "truncate-bad-eof",
+) -> Path:
+    """Saves the bytes that steps will remove, in a new directory below `directory`, which is made if missing.
 
     The new directory is named by the first free number, so that a run after an interruption does not touch the
     backup of the first. Returns its path; it appears complete and synced, or not at all. `progress` is called with
@@ -68,7 +75,7 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
             entries = [_save(root, change, content, progress) for change in steps]
             manifest = {
                 "schema": 1,
-                "made_by": f"stantools {__version__} truncate-bad-eof",
+                "made_by": f"stantools {__version__} {name}",
                 "store": str(absolute(root)),
                 "files": entries,
             }

@@ -125,6 +125,10 @@ class Streaming:
             raise RuntimeError("the server is on fire")
         return self.documents["serverz"]
 
+    def counters(self, _: Any) -> tuple[int, int]:
+        server = self.documents["serverz"]
+        return server["in_msgs"], server["out_msgs"]
+
     def storez(self, _: Any) -> dict[str, Any]:
         return self.documents["storez"]
 

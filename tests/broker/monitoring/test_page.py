@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,9 +50,9 @@ def test_channels_clients_rates_and_lag_live(browser: Any) -> None:
         until(lambda: cells(browser, "orders.eu") != [])
         assert text(browser, "#state") == "STANDALONE"
         assert "FILE store" in text(browser, "#about")
-        assert text(browser, "#total-msgs b") == "6"
+        assert text(browser, "#total-msgs dd") == "6"
         assert text(browser, "#channels-count") == "2"
-        assert cells(browser, "orders.eu") == ["orders.eu", "5", "360 B", "3", "7", "0.0", "2", "3", "4"]
+        assert cells(browser, "orders.eu") == ["orders.eu", "5", "360 B", "3", "7", "0", "2", "3", "4"]
         rows = browser.execute_script(
             "return [...document.querySelectorAll('#clients tbody tr')].map(e => e.innerText)"
         )
@@ -60,8 +61,13 @@ def test_channels_clients_rates_and_lag_live(browser: Any) -> None:
         channels["now"] = "2026-11-21T00:01:02.125Z"
         channels["channels"][1].update(msgs=65, last_seq=67)
         until(lambda: cells(browser, "orders.eu")[4] == "67")
-        # The next round finds nothing new, so the rates are seen for one round only; the chart keeps them.
-        until(lambda: text(browser, "#chart-top") == "100")
+        # The next round finds nothing new, so the rates of the cards are seen for one round only; the chart keeps them.
+        until(lambda: text(browser, "#chart-top") not in ("", "0"))
+        lines = "return [...document.querySelectorAll('#chart path[id]')].map(each => each.getAttribute('d'))"
+        assert all(len(set(line.replace("M", "L").split("L"))) > 2 for line in browser.execute_script(lines))
+        labels = browser.execute_script("return [...document.querySelectorAll('#chart text')].map(e => e.textContent)")
+        assert labels[0] == "0"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", labels[-1])
         assert cells(browser, "orders.eu")[8] == "64"
         assert "up 2s" in text(browser, "#about")
         assert complaints(browser) == []
@@ -121,6 +127,42 @@ def test_pages_and_filter(browser: Any) -> None:
         assert not by(browser, "#channels-on").is_enabled()
         by(browser, "#filter").send_keys("C11")
         until(lambda: browser.execute_script(shown) == [f"c{each}" for each in range(110, 120)])
+
+
+def test_channels_are_sorted_by_their_lag(browser: Any) -> None:
+    streaming = Streaming()
+    channels = streaming.documents["channelsz"]["channels"]
+    behind = channels[1] | {"name": "a.behind", "last_seq": 9000}
+    streaming.documents["channelsz"]["channels"] = [
+        *channels,
+        *(channels[0] | {"name": f"z{n}"} for n in range(60)),
+        behind,
+    ]
+    shown = "return [...document.querySelectorAll('#channels tr.channel')].slice(0, 2).map(e => e.dataset.channel)"
+    with Monitored(streaming) as monitored:
+        browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
+        until(lambda: cells(browser, "orders.eu") != [])
+        by(browser, "th[data-sort=lag]").click()
+        until(lambda: browser.execute_script(shown) == ["a.behind", "orders.eu"])
+        assert by(browser, "th[data-sort=lag]").get_attribute("aria-sort") == "descending"
+        by(browser, "th[data-sort=name]").click()
+        until(lambda: browser.execute_script(shown) == ['<b>&"\\', "a.behind"])
+
+
+def test_the_window_of_the_chart(browser: Any) -> None:
+    with Monitored(Streaming()) as monitored:
+        browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
+        until(lambda: cells(browser, "orders.eu") != [])
+        browser.execute_script("const e = by('window'); e.value = 3600; e.dispatchEvent(new Event('change'))")
+        ends = (
+            "const e = [...document.querySelectorAll('#chart text')].map(e => e.textContent); return [e[3], e.at(-1)]"
+        )
+
+        def minutes() -> float:
+            first, last = ([int(part) for part in each.split(":")] for each in browser.execute_script(ends))
+            return ((last[0] - first[0]) * 60 + last[1] - first[1]) % 1440
+
+        until(lambda: 58 <= minutes() <= 60)
 
 
 def test_a_server_that_goes_away_is_said_to_be_gone(browser: Any) -> None:
@@ -233,6 +275,6 @@ def test_a_slow_click(browser: Any) -> None:
         actions = webdriver.ActionChains(browser)
         actions.move_to_element(browser.execute_script(row)).click_and_hold().perform()
         streaming.documents["serverz"]["total_msgs"] = 7777
-        until(lambda: text(browser, "#total-msgs b") == "7,777")
+        until(lambda: text(browser, "#total-msgs dd") == "7,777")
         webdriver.ActionChains(browser).release().perform()
         until(lambda: "app-1" in text(browser, "#channels tr.subscription"))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.busy_poll import RequestPoll
 from broker.nats import fair_scheduler
 from broker.nats.auth import Identity, Permit
 from broker.nats.client import CloseReason
@@ -29,8 +30,6 @@ class World:
 
     def __init__(self, connections: int, *, ranks: bool = True) -> None:
         self.server = NatsServer(NatsOptions())
-        self.wishes = 0
-        self.server.read_coalescer.soon = self._soon
         #: Every call of a handler: which one, and the subjects and payloads that it got.
         self.calls: list[tuple[str, list[tuple[bytes, bytes]]]] = []
         self.inner = self.server.internal_client("inner")
@@ -56,11 +55,12 @@ class World:
             await world.settle()
             wire.written = b""
         world.calls.clear()
-        world.wishes = 0
         return world
 
-    def _soon(self) -> None:
-        self.wishes += 1
+    @property
+    def waiting(self) -> bool:
+        """Whether input waits for the end of the round."""
+        return bool(self.server.read_coalescer)
 
     def _handler(self, name: str) -> Any:
         def handle(buffer: Any, frames: Any, begin: int, end: int) -> None:
@@ -111,7 +111,7 @@ async def test_one_call_for_all_and_acknowledgements_first() -> None:
     world = await World.of(5)
     for number in range(5):
         await world.feed(number, publish(b"pub.%d" % number, b"%d" % number) + publish(b"ack.%d" % number))
-    assert (world.calls, world.wishes) == ([], 1)
+    assert (world.calls, world.waiting, world.server.rounds.scheduled) == ([], True, True)
     world.server.read_coalescer.run()
     assert world.calls == [
         ("ack", [(b"ack.%d" % number, b"x") for number in range(5)]),
@@ -124,6 +124,19 @@ async def test_one_call_for_all_and_acknowledgements_first() -> None:
     assert sum(each.delivered for each in world.inner.subscriptions.values()) == 40
     world.server.read_coalescer.run()
     assert len(world.calls) == 2
+
+
+async def test_subscriptions_may_change_in_the_middle() -> None:
+    """A subscription to everything clears the known routes, which get other numbers; nothing is lost."""
+    world = await World.of(3)
+    await world.feed(0, publish(b"pub.0", b"a"))
+    await world.feed(1, b"SUB > 1\r\n" + publish(b"pub.1"))
+    await world.feed(2, publish(b"pub.2", b"b"))
+    world.server.read_coalescer.run()
+    await world.settle()
+    assert world.got(2) == {"pub": [(b"pub.2", b"b")]}
+    assert world.got(0) == {"pub": [(b"pub.0", b"a")]}
+    assert b"pub.2" in world.wires[1].written and b"pub.0" not in world.wires[1].written
 
 
 @pytest.mark.parametrize(
@@ -163,7 +176,7 @@ async def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
     world.connections[0].become(Identity("less", denied))
     await world.feed(0, publish(b"pub.0"))
     await world.settle()
-    assert not world.calls and not world.wishes
+    assert not world.calls and not world.waiting
     assert b"Permissions Violation" in world.wires[0].written
 
 
@@ -209,7 +222,7 @@ async def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplo
             await world.feed(2, publish(b"pub.2", b"c"))
             world.server.read_coalescer.run()
             await world.settle()
-            assert caplog.text.count("while") == 1
+            assert caplog.text.count("in the middle of APPLY") == 1
             found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
             assert found == [b"a", b"b", b"c"] and not any(each.closed for each in world.connections)
 
@@ -352,7 +365,7 @@ async def test_who_sends_much_at_a_time_reads_as_much_as_before_at_a_time() -> N
     assert connection.get_buffer(-1).obj is server.read_buffer
     await world.feed(0, many)
     assert connection.get_buffer(-1).obj is server.read_buffer
-    assert (len(world.got(0)["pub"]), world.wishes) == (200, 0)
+    assert (len(world.got(0)["pub"]), world.waiting) == (200, False)
     await world.feed(0, publish(b"pub.0"))
     assert connection.get_buffer(-1).obj is not server.read_buffer
 
@@ -487,7 +500,7 @@ async def test_messages_to_each() -> None:
         (b"a", b"6"),
     ]
     before = world.server.router.counters.in_msgs, world.inner.counters.in_bytes
-    assert list(world.inner.publish_each(messages)) == []
+    assert list(world.server.router.publish_each(world.inner, messages)) == []
     await world.settle()
     assert [wire.written for wire in world.wires] == [
         b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n6\r\n",
@@ -506,15 +519,15 @@ async def test_messages_to_each() -> None:
             Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
         ):
             world.connections[number].pause_writing()  # as a transport does
-            left = world.inner.publish_each(messages[:2] + messages[5:6])
+            left = world.server.router.publish_each(world.inner, messages[:2] + messages[5:6])
             world.connections[number].resume_writing()
         assert list(left) == ([0] if number == 0 else [])
     # Not so much waits that anybody asked for a pause.
     world.connections[0].out_size = 9 << 20
     world.connections[0].out.append(b"")
-    assert list(world.inner.publish_each(messages[:1])) == [0]
+    assert list(world.server.router.publish_each(world.inner, messages[:1])) == [0]
     world.connections[3].close(CloseReason.CLIENT_CLOSED)
-    assert list(world.inner.publish_each(messages[5:6])) == []
+    assert list(world.server.router.publish_each(world.inner, messages[5:6])) == []
     assert world.connections[3].counters.out_msgs == 3
 
 
@@ -598,36 +611,12 @@ async def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> N
     assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
 
 
-async def test_the_loop_is_kept_awake_between_requests_of_one_client() -> None:
+async def test_the_loop_polls_for_the_next_request_of_a_single_client() -> None:
     world = await World.of(2)
-    now, kept, loop = 1.0, list[Any](), mock.Mock()
-    loop.call_soon = kept.append
-
-    async def ask(pause: float, *numbers: int) -> int:
-        """Sends requests some microseconds after the last answer. Returns how often the loop looks for the next one."""
-        nonlocal now
-        now += pause / 1e6
-        for number in numbers:
-            await world.feed(number, publish(b"pub.%d" % number))
-        world.server.read_coalescer.run()
-        looks = 0
-        while kept:
-            looks += 1
-            now += 10e-6
-            kept.pop(0)()
-        now -= looks * 10e-6
-        return looks
-
-    with (
-        mock.patch("broker.nats.read_coalescer.perf_counter", lambda: now),
-        mock.patch("broker.busy_poll.perf_counter", lambda: now),
-        mock.patch("broker.busy_poll.asyncio.get_running_loop", lambda: loop),
-    ):
-        # Only who has asked right before, and then not for long.
-        assert [await ask(pause, 0) for pause in (9000, 40, 20, 99, 101, 9000, 40)] == [0, 5, 5, 5, 0, 0, 5]
-        # Nobody else at the same time.
-        assert [await ask(20, *numbers) for numbers in ((1,), (1,), (0, 1), (1,), (1,))] == [0, 5, 0, 0, 5]
-        # Where it was in vain it is tried seldom, until it no longer is.
-        looks = [await ask(80, 1) for _ in range(130)]
-        assert looks[:8] == [5] * 8 and [at for at, each in enumerate(looks, 1) if each][8:] == [64, 128]
-        assert [await ask(pause, 1) for pause in (80, 40, 80)] == [0, 5, 5]
+    polled = list[bool]()
+    with mock.patch.object(RequestPoll, "applied", lambda _, again: polled.append(again)):
+        for numbers in ((0,), (0,), (1,), (1,), (0, 1), (1,), (1,), (1,)):
+            for number in numbers:
+                await world.feed(number, publish(b"pub.%d" % number))
+            world.server.read_coalescer.run()
+    assert polled == [False, True, False, True, False, False, True, True]

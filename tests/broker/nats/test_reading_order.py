@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-from broker.driver import LoopRounds
 from broker.nats import fair_scheduler
 from broker.nats.nats_options import NatsOptions
 from broker.nats.nats_server import NatsServer
@@ -32,9 +31,6 @@ class Simulation:
     def __init__(self, loop: Loop, random: Random, *, exact: bool) -> None:
         self.loop, self.random, self.exact = loop, random, exact
         self.server = server = NatsServer(NatsOptions())
-        rounds = LoopRounds(self.loop)  # type: ignore[arg-type]
-        rounds.hold_back, rounds.let_go = server.hold_back, server.flush
-        rounds.apply_input, server.read_coalescer.soon = server.apply_input, rounds.soon
         self.inner = server.internal_client("inner")
         #: What was heard, by the server and by the model.
         self.heard: dict[str, list[tuple[bytes, ...]]] = {"pub": [], "ack": [], "ask": []}

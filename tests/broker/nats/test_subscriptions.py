@@ -15,6 +15,7 @@ from broker.nats.client import Counters, NatsSubscription
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
+from broker.rounds import LoopRounds, nothing
 from stantools.nats.frames import frame_table, rows
 from stantools.nats.interest import finished
 from stantools.nats.kernels import parse_publishes
@@ -82,6 +83,10 @@ def test_answers_to_many_subjects_of_one_client_are_looked_up_once() -> None:
     assert len(table.route(b"_INBOX.me.8").plain) == 2 and len(table.route(b"_INBOX.me.9").plain) == 1
 
 
+def router_of(table: Subscriptions) -> Router:
+    return Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list)
+
+
 class Receiver:
     """A client that remembers what it got."""
 
@@ -127,7 +132,10 @@ TAILS = st.lists(st.sampled_from((b"1", b"2", b"b", b"c", b"y", b"*")), min_size
 )
 def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[Any], pace: int) -> None:
     table, origin = Subscriptions(), Receiver()
-    router, receiver = Router(table, Mailbox(FairScheduler(lambda: None))), Receiver()
+    router, receiver = (
+        Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list),
+        Receiver(),
+    )
     frames = frame_table(64)
     present: list[NatsSubscription] = []
     for number, (step, what) in enumerate(todo):
@@ -222,7 +230,10 @@ def test_what_most_patterns_say_is_remembered_one_by_one() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_who_subscribes_while_a_read_is_handled_gets_the_rest_of_it(pattern: bytes, times: int) -> None:
     table, receiver = Subscriptions(), Receiver()
-    router, frames = Router(table, Mailbox(FairScheduler(lambda: None))), frame_table(8)
+    router, frames = (
+        Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list),
+        frame_table(8),
+    )
 
     def ask(*_: Any) -> None:
         table.add(NatsSubscription(receiver, b"new", pattern))  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def publish(**fields: bytes) -> bytes:
 def test_sample_of_the_specification(kernel: ModuleType) -> None:
     server = Server(kernel)
     found = server.read(SAMPLE)
-    assert (found.count, found.status, found.size) == (1, PublishStop.GOOD, len(SAMPLE))
+    assert (found.taken, found.status, found.size) == (1, PublishStop.GOOD, len(SAMPLE))
     assert server.table[0, columns.CLIENT] == 2
     assert server.table[0, columns.CHANNEL] == 3
     assert server.text(0, columns.GUID) == b"g"
@@ -70,7 +70,7 @@ def test_sample_of_the_specification(kernel: ModuleType) -> None:
 def test_headers_are_skipped(kernel: ModuleType) -> None:
     server = Server(kernel)
     found = server.read(SAMPLE, headers=b"NATS/1.0\r\na: b\r\n\r\n")
-    assert (found.count, found.size) == (1, len(SAMPLE))
+    assert (found.taken, found.size) == (1, len(SAMPLE))
     assert server.text(0, columns.DATA) == b"hello"
 
 
@@ -101,9 +101,9 @@ def test_who_may_publish(kernel: ModuleType, message: bytes, status: PublishStop
     server = Server(kernel)
     found = server.read(SAMPLE, message, SAMPLE)
     if status is PublishStop.GOOD:
-        assert (found.count, found.status) == (3, PublishStop.GOOD)
+        assert (found.taken, found.status) == (3, PublishStop.GOOD)
     else:
-        assert (found.count, found.status) == (1, status)
+        assert (found.taken, found.status) == (1, status)
         assert (found.groups, found.singles) == ([], [(3, 0)])
         assert len(found.acks) == 1
 
@@ -121,9 +121,9 @@ def test_the_subject_names_the_channel(kernel: ModuleType, prefix: int, status: 
     tables = server.clients, server.connections, server.channels, server.table
     buffer, frames = lay_out([(b"r", b"", publish(subject=b"ect")), (b"r", b"", publish(subject=b"foo"))])
     found = kernel.read_publishes(buffer, frames, 0, 1, *tables, prefix)
-    assert (found.count, found.status) == (int(status is PublishStop.GOOD), status)
+    assert (found.taken, found.status) == (int(status is PublishStop.GOOD), status)
     found = kernel.read_publishes(buffer, frames, 1, 2, *tables, 4)
-    assert (found.count, found.status) == (0, PublishStop.WRONG_SUBJECT)
+    assert (found.taken, found.status) == (0, PublishStop.WRONG_SUBJECT)
     for column, value in ((0, -1), (0, 1000), (1, -1), (1, 1000)):
         wrong = frames.copy()
         wrong[0, column] = value
@@ -147,9 +147,9 @@ def test_rows_by_channel_and_runs_of_replies(kernel: ModuleType) -> None:
 def test_full_table_and_no_frames(kernel: ModuleType) -> None:
     server = Server(kernel, rows=2)
     found = server.read(SAMPLE, SAMPLE, SAMPLE)
-    assert (found.count, found.status) == (2, PublishStop.FULL)
+    assert (found.taken, found.status) == (2, PublishStop.FULL)
     found = server.read()
-    assert (found.count, found.status, len(found.acks)) == (0, PublishStop.GOOD, 0)
+    assert (found.taken, found.status, len(found.acks)) == (0, PublishStop.GOOD, 0)
     assert (found.groups, found.singles, found.runs) == ([], [], [])
     assert server.read(SAMPLE, SAMPLE).status is PublishStop.GOOD
 

@@ -107,12 +107,12 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
         results.append((in_plain_numbers(found), table.tolist(), in_plain_numbers(records)))
     assert results[0] == results[1]
 
-    assert found.count == sum(len(rows) for _, rows in found.groups) + len(found.singles) == len(found.acks)
+    assert found.taken == sum(len(rows) for _, rows in found.groups) + len(found.singles) == len(found.acks)
     assert all(len(rows) > 1 for _, rows in found.groups)
     for channel, rows in [*found.groups, *((channel, [row]) for channel, row in found.singles)]:
         assert {table[row, columns.CHANNEL] for row in rows} == {channel}
-    assert [row for run in found.runs for row in range(run.begin, run.end)] == list(range(found.count))
-    for row, (_, _, payload) in enumerate(messages[: found.count]):
+    assert [row for run in found.runs for row in range(run.begin, run.end)] == list(range(found.taken))
+    for row, (_, _, payload) in enumerate(messages[: found.taken]):
         message = PubMsg.FromString(payload)
         answer = PubAck.FromString(found.acks.payload(row))
         assert (answer.guid, answer.error) == (message.guid, b"") != (b"", b"")
@@ -125,10 +125,10 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
         assert known[table[row, columns.CLIENT]] == (message.conn_id or message.client_id)
     for run in found.runs:
         assert {messages[row][0] for row in range(run.begin, run.end)} == {run.reply}
-    if found.count < len(messages):
-        payload = messages[found.count][2]
+    if found.taken < len(messages):
+        payload = messages[found.taken][2]
         if found.status is PublishStop.FULL:
-            assert found.count == capacity
+            assert found.taken == capacity
         elif found.status is not PublishStop.UNDECODABLE:
             message = PubMsg.FromString(payload)
             assert found.status is (
@@ -176,7 +176,7 @@ def test_what_libraries_send_is_taken(payload: bytes) -> None:
     buffer, frames = lay_out([(b"r", b"", payload)])
     for kernel in KERNELS.both:
         found = kernel.read_publishes(buffer, frames, 0, 1, *tables(kernel, NAMES), publish_table(1))
-        assert found.count == 1
+        assert found.taken == 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -261,5 +261,5 @@ def test_names(steps: list[tuple[bool, int]]) -> None:
         found = compiled.read_publishes(buffer, frames, number, number + 1, names, names_for(compiled), channels, table)
         expected = model.get(b"%d" % number, -1)
         assert names.get(b"%d" % number) == expected
-        assert found.count == (expected >= 0)
+        assert found.taken == (expected >= 0)
         assert expected < 0 or table[0, columns.CLIENT] == expected

@@ -59,14 +59,18 @@ class CalledSyncs:
 
     def __init__(self) -> None:
         self.possible = True
-        self.under_way = 0
+        self.started = self.completed = 0
         self._ended: list[tuple[Callable[[Exception | None], None], OSError | None, int]] = []
         self._change = threading.Condition()
+
+    @property
+    def under_way(self) -> int:
+        return self.started - self.completed
 
     def start(self, wanted: Sequence[tuple[Sequence[int], Callable[[Exception | None], None]]]) -> int:
         for descriptors, conclusion in wanted:
             with self._change:
-                self.under_way += len(descriptors)
+                self.started += len(descriptors)
             own = [os.dup(each) for each in descriptors]
             threading.Thread(target=self._sync, args=(own, conclusion), daemon=True).start()
         return len(wanted)
@@ -92,7 +96,7 @@ class CalledSyncs:
                 if not self._change.wait(max(end - time.monotonic(), 0)):
                     break
             ended, self._ended = self._ended, []
-            self.under_way -= sum(count for *_, count in ended)
+            self.completed += sum(count for *_, count in ended)
         return [(conclusion, problem) for conclusion, problem, _ in ended]
 
     def close(self) -> None:

@@ -73,10 +73,11 @@ class JournalSubscriptions:
 
 
 class Journal(MemoryStore):
-    """A store in memory that can be opened again."""
+    """A store in memory that can be opened again; without `singles` it takes blocks of messages only."""
 
-    def __init__(self, limits: StoreLimits | None = None) -> None:
+    def __init__(self, limits: StoreLimits | None = None, *, singles: bool = True) -> None:
         super().__init__(limits)
+        self._singles = singles
         self.server: pb.ServerInfo | None = None
         self.clients: list[tuple[str, bytes]] = []
         self.infos: dict[bytes, pb.ClientInfo] = {}
@@ -95,6 +96,8 @@ class Journal(MemoryStore):
     def create_channel(self, name: bytes) -> ChannelStore:
         store = super().create_channel(name)
         store.subscriptions = JournalSubscriptions()
+        if not self._singles:
+            store.single_store = None
         return store
 
     def subscriptions(self, name: bytes) -> JournalSubscriptions:

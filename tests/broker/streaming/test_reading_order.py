@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from broker.bus.embedded import EmbeddedBus
-from broker.driver import LoopDriver, LoopRounds, SystemClock
+from broker.driver import LoopDriver, SystemClock
 from broker.nats import fair_scheduler
 from broker.nats.nats_options import NatsOptions
 from broker.nats.nats_server import NatsServer
@@ -65,10 +65,7 @@ class Simulation:
     def __init__(self, loop: Loop, random: Random, *, exact: bool) -> None:
         self.loop, self.random, self.exact = loop, random, exact
         self.nats = NatsServer(NatsOptions())
-        rounds = LoopRounds(loop)  # type: ignore[arg-type]
-        rounds.hold_back, rounds.let_go = self.nats.hold_back, self.nats.flush
-        rounds.apply_input, self.nats.read_coalescer.soon = self.nats.apply_input, rounds.soon
-        driver = LoopDriver(loop, self._fatal, rounds)  # type: ignore[arg-type]
+        driver = LoopDriver(loop, self._fatal, self.nats.rounds)  # type: ignore[arg-type]
         bus = EmbeddedBus(self.nats, b"test-cluster")
         context = Context(StreamingOptions(detect=False), MemoryStore(), bus, SystemClock(), driver)
         self.server = driver.server = StreamingServer(context)

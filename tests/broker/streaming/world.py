@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Wishes:
         self.commit = False
         self.by: int | None = None  # when it commits, unless it has before
         self.paused = 0  # how often it was asked for that
+        self.written = 0  # how often it was asked to write
         self.due: int | None = None
         self.fatal_message: str | None = None
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -60,6 +61,9 @@ class Wishes:
 
     def wake(self) -> None:
         self.commit = True
+
+    def write_now(self) -> None:
+        self.written += 1
 
     def commit_by(self, time: int) -> None:
         self.by = time
@@ -144,7 +148,7 @@ class Bus:
         assert 0 <= begin < end <= len(block)
         return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
 
-    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+    def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)
 

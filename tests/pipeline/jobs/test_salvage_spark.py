@@ -51,7 +51,19 @@ def test_many_stores(
     worst = ExitCode.CLEAN
     for root, got in zip(roots, said["stores"], strict=True):
         local = CliRunner().invoke(
-            cli, ["salvage", str(root), "--out", str(tmp_path / "local"), "-o", "json", "--cluster-id", "x"]
+            cli,
+            [
+                "salvage",
+                str(root),
+                "--out",
+                str(tmp_path / "local"),
+                "-o",
+                "json",
+                "--cluster-id",
+                "x",
+                "--engine",
+                "local",
+            ],
         )
         worst = max(worst, ExitCode(local.exit_code))
         wanted = json.loads(local.stdout)

@@ -19,6 +19,7 @@ from stantools.errors import StoreUnwritableError
 from stantools.format.crc import IEEE, Crc
 from stantools.inspection.stored_messages import MessageReader, Selection, StoredMessage
 from stantools.pipeline.jobs.stats.files import page, write_tables
+from stantools.pipeline.jobs.stats.stats_report import stats_report
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, summarise
 from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, bucket_of, percentile, sums_of
 from stantools.pipeline.tables.planning import plan
@@ -152,7 +153,8 @@ def test_the_page_needs_nothing_and_shows_hostile_names_harmlessly() -> None:
     assert tags.seen["script"] == 1 and text.count("alert(1)") == text.count("&lt;script&gt;alert(1)")
     assert "&lt;script&gt;alert(1)" in text
     assert tags.alone
-    assert tags.seen["svg"] == 1 + 2 * 4
+    # A plot of all channels; in the table, over time, of sizes and of intervals; those over time in two widths.
+    assert tags.seen["svg"] == 2 + 2 * (1 + 2 + 1 + 1)
     assert tags.seen["tr"] == 1 + 3
     assert page(Stats([sample()])) == page(Stats([sample()]))
 
@@ -166,7 +168,8 @@ def test_times_far_away_do_not_harm_the_page() -> None:
 
 
 def bars_of(text: str, role: str = "blue") -> list[int]:
-    """How many bars each plot of a page has."""
+    """How many bars each plot of a page has, on a broad screen."""
+    text = re.sub(r'<svg class="plot narrow".*?</svg>', "", text)
     return [path.count("M") for path in re.findall(rf'<path class="{role}" d="([^"]*)"', text)]
 
 
@@ -192,6 +195,16 @@ def test_every_channel_has_its_plots() -> None:
     for anchor, name in links:
         assert re.search(rf'<details class="card" id="{anchor}"[^>]*>\s*<summary><h2>{name} ', text)
     assert text.count("<details") == 40 and text.count('" open>') == 12
+
+
+def test_damaged_channels_come_first() -> None:
+    """On the page and in the table, however few messages they have: a long table is cut at its end."""
+    channels = [sample(f"whole {number}", 500) for number in range(3)]
+    short, hurt = sample("incomplete", 20), sample("damaged", 10)
+    short.missing, short.gaps, hurt.damaged = 7, 1, 1
+    stats = Stats([*channels, short, hurt])
+    assert [row[1] for row in stats_report(stats).tables[0].rows][:2] == ["damaged", "incomplete"]
+    assert re.findall(r'href="#c\d+">([a-z]+)', page(stats))[:2] == ["damaged", "incomplete"]
 
 
 def test_tables_appear_whole_and_never_over_something(tmp_path: Path) -> None:

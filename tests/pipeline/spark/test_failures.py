@@ -45,7 +45,7 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
     ("text", "message", "remedy"),
     [
         (f"{TRACE}ZeroDivisionError: by zero\n", "Spark failed: ZeroDivisionError: by zero", "-v"),
-        (f"{TRACE}ModuleNotFoundError: No module named 'numpy.x'\n", "no package numpy", "PYSPARK_"),
+        (f"{TRACE}ModuleNotFoundError: No module named 'numpy.x'\n", "the workers have no numpy", "PYSPARK_"),
         (f"{TRACE}OSError: [Errno 28] No space left on device: '/o/f'\n", "No space left on device: '/o/f'", "-v"),
         ('java.io.IOException: Cannot run program "py3": error=2', "have no py3", "PYSPARK_"),
         (f"{LOST}Lost task: Python worker exited unexpectedly (crashed)", "a worker died", "memory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 ROOT = Path(__file__).parents[3]
 PROGRAM = [sys.executable, "-c", "from stantools.cli.main import main; main()"]
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
+NO_EXECUTOR = re.compile(r"stantools: warning: \d+ tasks? ha\w+ been waiting|  -> check the cluster's page")
 WAITING = "stantools: starting Spark on {}, which takes ten seconds or more\n"
 
 
@@ -130,14 +132,14 @@ def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> Non
     code = (
         "import sys; from stantools.pipeline.spark.session import open_session\n"
         "from stantools.errors import StantoolsError\n"
-        "try: open_session(sys.argv[1], start_seconds=20)\n"
+        "try: open_session(sys.argv[1])\n"
         "except StantoolsError as problem: print(problem.message, problem.remedy); sys.exit(problem.exit_code)"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"spark://127.0.0.1:{server.getsockname()[1]}"
         done = run(url, program=[sys.executable, "-c", code])
     assert done.returncode == ExitCode.UNREACHABLE, done.stderr
-    assert f"{url} did not accept the application within 20 s" in done.stdout
+    assert f"Spark did not start on {url}" in done.stdout and "masters are unresponsive" in done.stdout
     assert done.stderr == ""
 
 
@@ -205,4 +207,6 @@ def test_an_executor_that_dies_changes_nothing(store: Path, tmp_path: Path) -> N
         said, log = job.communicate(timeout=300)
     assert job.returncode == ExitCode.FINDINGS, log
     assert verdict(said) == expected(store)
-    assert log == WAITING.format(cluster.url)
+    # A busy machine takes long for another executor, and is said to.
+    lines = [line for line in log.splitlines(keepends=True) if not NO_EXECUTOR.match(line)]
+    assert "".join(lines) == WAITING.format(cluster.url)

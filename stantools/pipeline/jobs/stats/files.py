@@ -133,8 +133,8 @@ def page(stats: Stats) -> str:
         "rate": lambda value: "" if value is None else format_rate(value),
         "short": lambda store: store.removeprefix(root).lstrip("/") if len(stores) > 1 else store.rpartition("/")[2],
     }
-    listed = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))[:LISTED]
-    hurt = [each for each in stats.channels if each.damaged or each.missing]
+    listed = sorted(stats.channels, key=lambda each: each.rank)[:LISTED]
+    hurt = [each for each in listed if each.damaged or each.missing]
     whole = _over_time(stats.channels)
     return render(
         "stats.html",
@@ -148,7 +148,7 @@ def page(stats: Stats) -> str:
         bytes=sum(each.bytes for each in stats.channels),
         damaged=sum(each.damaged for each in stats.channels),
         missing=sum(each.missing for each in stats.channels),
-        hurt=sorted(hurt, key=lambda each: (-each.damaged, -each.missing, each.store, each.channel)),
+        hurt=hurt,
         listed=listed,
         opened=OPEN,
         whole=_plot(stats.channels),

@@ -18,15 +18,21 @@ _COLUMNS = columns(
     *("store", "channel", "messages", "payloads", "first", "last", "rate", "p50", "p99", "missing", "damaged"),
     numbers=("messages", "payloads", "rate", "p50", "p99", "missing", "damaged"),
 )
+_SUBJECTS = columns("stream", "subject", "messages", "payloads", numbers=("messages", "payloads"))
 #: Channels in the table for people.
 _SHOWN = 50
 
 
 def stats_report(stats: Stats) -> Report:
     report = Report(code=stats.exit_code, document=stats.as_json, records=(_NAMES, map(_record, stats.channels)))
-    ranked = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))
+    ranked = sorted(stats.channels, key=lambda each: each.rank)
     rows = [_row(each) for each in ranked]
     report.tables.append(ReportTable(_COLUMNS, rows, _SHOWN, "channel", ": see -o csv, --to and --report"))
+    subjects = [
+        (each.channel, subject, count, format_size(total)) for each in ranked for subject, count, total in each.subjects
+    ]
+    if subjects:
+        report.tables.append(ReportTable(_SUBJECTS, subjects, _SHOWN, "subject", ": see -o json"))
     messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
     where = f"{counted(len(ranked), 'channel')} of {counted(len({each.store for each in ranked}), 'store')}"
     report.verdict = f"{messages:,} message{'s' * (messages != 1)}, {format_size(size)}, in {where}"

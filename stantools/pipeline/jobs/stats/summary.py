@@ -55,6 +55,13 @@ class ChannelStats:
     )  #: messages and bytes by number of the time bucket since 1970
     sizes: dict[int, int] = field(default_factory=dict)  #: histogram of payload sizes (`sums`)
     intervals: dict[int, int] = field(default_factory=dict)  #: histogram of the times between messages, nanoseconds
+    #: Of a stream: subjects with the most messages, their messages and bytes.
+    subjects: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Its place in a list: damaged and incomplete channels first, then those with the most messages."""
+        return -self.damaged, -self.missing, -self.messages, self.store, self.channel
 
     @property
     def seconds(self) -> float:
@@ -103,6 +110,7 @@ class ChannelStats:
                 **{name: min(percentile(self.intervals, share), self.silence) for name, share in _SHARES.items()},
                 "max": self.silence,
             },
+            **({"subjects": [list(each) for each in self.subjects]} if self.subjects else {}),
         }
 
 
@@ -144,7 +152,9 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
             continue
         key = row["store"], row["channel"]
         channel = channels.setdefault(key, ChannelStats(*key))
-        if row["kind"] == SumKind.PIECE:
+        if row["kind"] == SumKind.SUBJECT:
+            channel.subjects.append((row["detail"], row["messages"], row["bytes"]))
+        elif row["kind"] == SumKind.PIECE:
             pieces.setdefault(key, []).append(row)
         elif row["kind"] == SumKind.TIME:
             stretch = row["width"], row["bucket"]

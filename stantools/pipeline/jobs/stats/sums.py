@@ -15,6 +15,7 @@ exact.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,10 +26,14 @@ import pyarrow.compute as pc
 
 from stantools.browse.histogram import BARS, bucket_width
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables.model import FailedRead, Mode, SlicePiece, Split, TableName, plain_text
+from stantools.pipeline.tables.model import FailedRead, Mode, SlicePiece, Split, StreamPart, TableName, plain_text
 from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.stream_messages import StreamRows
 from stantools.pipeline.tables.table_options import TableOptions
 
+#: subjects of a stream that are counted; with more there is no list of those with the most messages
+_MAX_SUBJECTS = 1 << 18
+_TOP_SUBJECTS = 10
 HOUR = 3_600_000_000_000
 #: buckets per power of two
 _PARTS = 16
@@ -41,6 +46,7 @@ class SumKind(enum.StrEnum):
     SIZE = "size"  #: payloads of similar size
     INTERVAL = "interval"  #: intervals between messages of similar length, in nanoseconds
     PIECE = "piece"  #: the whole piece
+    SUBJECT = "subject"  #: one of the subjects of a stream with the most messages; `detail` is its name
     UNREADABLE = "unreadable"  #: something that could not be read
 
 
@@ -93,8 +99,12 @@ def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(part: object, options: TableOptions) -> list[Row]:
+    if isinstance(part, StreamPart):
+        return _stream_rows(part, options)
     if isinstance(part, SlicePiece):
-        sums = _PieceSums(part)
+        ref = part.slice
+        place: Row = {"slice": ref.number, "archived": ref.archived, "offset": part.start}
+        sums = _PieceSums({"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}, place)
         try:
             for batch in read_split(Split((part,)), options):
                 sums.add(batch)
@@ -104,6 +114,34 @@ def _rows(part: object, options: TableOptions) -> list[Row]:
     if isinstance(part, FailedRead):
         return [_unreadable(part.root, part.channel, part.message)]
     raise TypeError(f"statistics are made of messages, not of {part!r}")
+
+
+def _stream_rows(part: StreamPart, options: TableOptions) -> list[Row]:
+    """Returns the sums of a stream; what was deleted is not missing."""
+    columns = ("sequence", "time_ns", "size", "state", "subject")
+    rows = StreamRows(part, replace(options, table=TableName.STREAM_MESSAGES, columns=columns))
+    base: Row = {"store": plain_text(part.store), "channel": plain_text(part.label)}
+    sums = _PieceSums(base, {"slice": 0, "archived": False, "offset": 0})
+    subjects: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for batch in rows.batches():
+        sums.add(batch)
+        good = batch.filter(pc.equal(batch.column("state"), "ok"))
+        if len(subjects) <= _MAX_SUBJECTS:
+            table = pa.Table.from_batches([good.select(["subject", "size"])]).group_by("subject")
+            for each in table.aggregate([("size", "sum"), ("size", "count")]).to_pylist():
+                subjects[each["subject"]] += each["size_count"]
+                sizes[each["subject"]] += each["size_sum"]
+    survey = rows.survey
+    assert survey is not None
+    gone = survey.damaged | survey.missing
+    sums.set_missing(gone.count(), len(gone.pairs()))
+    found = sums.rows()
+    if len(subjects) <= _MAX_SUBJECTS:
+        for subject, count in subjects.most_common(_TOP_SUBJECTS):
+            what: Row = {"kind": SumKind.SUBJECT.value, "detail": subject}
+            found.append({**base, **what, "messages": count, "bytes": sizes[subject]})
+    return found
 
 
 def _unreadable(root: str, channel: str | None, message: str) -> Row:
@@ -123,7 +161,8 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
 class _PieceSums:
     """Sums over one piece, whose messages arrive in the order of the file."""
 
-    piece: SlicePiece
+    base: Row  #: store and channel
+    place: Row  #: order of the pieces of a channel
     _width: int = 1
     _times: dict[int, tuple[int, int]] = field(default_factory=dict)
     _span: tuple[int, int] | None = None
@@ -193,9 +232,12 @@ class _PieceSums:
             self._silence = max(self._silence, int(intervals.max()))
             _count_into(self._intervals, bucket_of(intervals))
 
+    def set_missing(self, sequences: int, gaps: int) -> None:
+        """Sets the number of missing sequences where holes between messages do not tell it."""
+        self._missing, self._gaps = sequences, gaps
+
     def rows(self) -> list[Row]:
-        ref = self.piece.slice
-        base: Row = {"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}
+        base = self.base
         rows: list[Row] = [
             {
                 **base,
@@ -228,9 +270,7 @@ class _PieceSums:
                 "last_ns": last[1],
                 "earliest": self._span and self._span[0],
                 "latest": self._span and self._span[1],
-                "slice": ref.number,
-                "archived": ref.archived,
-                "offset": self.piece.start,
+                **self.place,
             }
         )
         return rows

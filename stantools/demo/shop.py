@@ -1,7 +1,7 @@
-"""A shop that uses NATS Streaming, for `make demo` and as an example of a client: publishers, durables, queue groups.
+"""A shop that uses NATS Streaming, for the demonstration and as an example: publishers, durables, queue groups.
 
-    python samples/shop.py fill nats://localhost:4222      fills three channels, and leaves work undone
-    python samples/shop.py go-on nats://localhost:4222     shows that the server knows every client's position
+    python -m stantools.demo.shop fill nats://localhost:4222      fills three channels, and leaves work undone
+    python -m stantools.demo.shop go-on nats://localhost:4222     shows that the server knows every client's position
 
 Any streaming server will do, the broker or the original. The cluster id is `shop`.
 """
@@ -81,8 +81,8 @@ class Reader:
     """Reads from a durable subscription and acknowledges.
 
     Args:
-        client: Who.
-        channel: What.
+        client: The client that subscribes.
+        channel: The channel.
         durable: Name under which the server remembers the position.
         queue: Group that shares the messages.
         leave: Sequences that get no ack.
@@ -129,12 +129,12 @@ def main() -> int:
     """Runs what the command line asks for."""
     verbs = {"fill": fill, "go-on": go_on}
     if len(sys.argv) != 3 or sys.argv[1] not in verbs:
-        sys.stderr.write(f"usage: shop.py {'|'.join(verbs)} URL\n")
+        sys.stderr.write(f"usage: python -m stantools.demo.shop {'|'.join(verbs)} URL\n")
         return 2
     try:
         asyncio.run(verbs[sys.argv[1]](sys.argv[2]))
     except (StantoolsError, TimeoutError) as problem:
-        sys.stderr.write(f"shop.py: {problem or 'it takes too long'}\n")
+        sys.stderr.write(f"shop: {problem or 'it takes too long'}\n")
         return 1
     return 0
 

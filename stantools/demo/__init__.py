@@ -1,0 +1,1 @@
+"""Demonstrations with real servers: the rescue of a store, and a cluster of which nodes die."""
