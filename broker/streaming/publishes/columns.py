@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from stantools.nats.frames import Payloads
+
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from stantools.nats.frames import Payloads
 
     Table: TypeAlias = npt.NDArray[np.int32]
     Rows: TypeAlias = npt.NDArray[np.int32]
