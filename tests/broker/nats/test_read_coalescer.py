@@ -38,7 +38,7 @@ class World:
         self.connections: list[ClientConnection] = []
         self.wires: list[Wire] = []
         for _ in range(connections):
-            connection, wire = self.server._connect(), Wire()
+            connection, wire = self.server._connect().connection, Wire()
             connection.connection_made(cast("asyncio.Transport", wire))
             self.connections.append(connection)
             self.wires.append(wire)
