@@ -45,7 +45,6 @@ COMPILED = [
     "broker.record_buffer",
     "broker.reserved",
     "broker.stores.blocklist",
-    "broker.stores.file.disk",
     "broker.stores.file.file_messages",
     "broker.stores.file.file_subscriptions",
     "broker.stores.file.store",

@@ -69,7 +69,7 @@ def tables(kernel: ModuleType, known: list[bytes]) -> list[Any]:
 
 
 FIELDS = {
-    PublishColumns: ("count", "status", "groups", "singles", "acks", "runs", "size"),
+    PublishColumns: ("taken", "status", "groups", "singles", "acks", "runs", "size"),
     MessageRecordBuffer: ("data", "starts", "sizes", "sequences", "timestamps", "total"),
     Payloads: ("data", "starts", "sizes"),
 }
