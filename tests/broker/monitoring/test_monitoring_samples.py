@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,6 +84,16 @@ async def test_texts_name_labels_of_their_metrics(exported: dict[str, set[str]])
             labels = {label.strip() for each in grouped for label in each.split(",")}
         used = set(re.findall(r"\{\{ ?(?:\$labels\.)?([a-z_]+) ?\}\}", text))
         assert used <= labels, (expression, text)
+
+
+def test_expressions_are_promql() -> None:
+    for expression in expressions():
+        # Grafana puts its variables in before Prometheus reads an expression; label_values() is Grafana's own.
+        written = expression.replace("$__rate_interval", "5m")
+        if not written.startswith("label_values("):
+            promql_parser.parse(written)
+    with pytest.raises(ValueError):
+        promql_parser.parse("rate(stan_messages_total) by (channel")
 
 
 def test_alerts_have_a_severity_and_a_sentence() -> None:
