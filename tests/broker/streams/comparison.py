@@ -12,7 +12,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NoReturn
 
 import nats.errors
@@ -24,6 +24,7 @@ API: Final = "$JS.API."
 #: Seconds that both have to become equal.
 _PATIENCE: Final = 6.0
 _SILENCE: Final = "silence"
+_LIMITS: Final = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 _PLACES: Final = re.compile(r"\$(last|first)([+-]\d+)?")
 
 
@@ -36,6 +37,7 @@ class DifferenceError(Exception):
         theirs: What the other one has.
         before: The steps of the part before this one.
         consumers: Configurations of the consumers of the stream, by name, as they are.
+        limited: Names of the limits of the stream that it copies; empty if it is no copy.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class DifferenceError(Exception):
         theirs: Any,
         before: Sequence[Step] = (),
         consumers: Mapping[str, Mapping[str, Any]] | None = None,
+        limited: Set[str] = frozenset(),
     ) -> None:
         self.step, self.ours, self.theirs = step, ours, theirs
-        self.before, self.consumers = before, consumers or {}
+        self.before, self.consumers, self.limited = before, consumers or {}, limited
         lines = [f"    {name}: {own!r}, not {other!r}" for name, own, other in self.differing()]
         super().__init__("\n".join((f"{place}: {step}", *lines)))
 
@@ -358,6 +361,7 @@ class Comparison:
         self._before: list[Any] = []
         self._steps: list[Step] = []  # of this part, up to now
         self._consumers: dict[str, dict[str, Any]] = {}  # configurations by letter of the stream and name
+        self._configs: dict[str, dict[str, Any]] = {}  # of streams, by letter
         self.known_at: int | None = None  #: the part in which it came upon a difference that is known
         self._begun = time.monotonic()
 
@@ -433,6 +437,8 @@ class Comparison:
         ours, theirs = await asyncio.gather(*(side.play(values) for side in self.sides))
         if step.kind == "consumer" and theirs == "done":
             self._consumers.setdefault(step.stream, {})[step.values["name"]] = step.values["config"]
+        if step.kind in ("create", "update", "again") and theirs == "done":
+            self._configs[step.stream] = step.values["config"]
         self._in_time()
         if ours != theirs:
             self._raise(place, values, step.stream, ours, theirs)
@@ -442,7 +448,9 @@ class Comparison:
         self._steps.append(values)
 
     def _raise(self, place: str, step: Step | None, letter: str, ours: Any, theirs: Any) -> NoReturn:
-        found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter))
+        copies = not {"mirror", "sources"}.isdisjoint(self._configs.get(letter, {}))
+        limited = _LIMITS.intersection(self._configs["A"]) if copies else frozenset[str]()
+        found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter), limited)
         if self.known(found):
             raise _KnownError
         raise found

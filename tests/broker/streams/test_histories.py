@@ -52,6 +52,11 @@ def _takes_more_of_a_burst(found: DifferenceError) -> bool:
     )
 
 
+def _copies_less_of_a_burst(found: DifferenceError) -> bool:
+    """Limits of the origin took messages of a burst: one of both had copied more of them by then."""
+    return found.step is not None and found.step.kind == "burst" and bool(found.limited)
+
+
 def _waits_beyond(found: DifferenceError) -> bool:
     """A consumer that begins beyond the end of its stream was opened again."""
     places = found.differing() if found.step is None else []
@@ -190,6 +195,7 @@ KNOWN: Final = {
     "real servers put a redelivery at the end of the queue that no request takes": _moves_a_redelivery_back,
     "real servers let a consumer of a queue have the messages of others too, when it is changed": _shares_a_queue,
     "what is sent of a burst before limits take it is a matter of time": _takes_more_of_a_burst,
+    "what is copied of a burst before limits of the origin take it is a matter of time": _copies_less_of_a_burst,
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
     "real servers count messages that are gone for a consumer whose first sequence came in the same burst": (
         _counts_what_a_burst_lost
