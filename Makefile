@@ -4,7 +4,7 @@
 #   make test    every test but the slow ones
 #   make test-fast  rules and formats without servers, Spark and terminals; for every save
 #   make check   formatting, lint, types, layers
-# The kernels are compiled: with the C compiler that is there, or with one that comes as a package (kernelbuild.py).
+# Kernels and hot modules are compiled: with the C compiler that is there, or one that comes as a package (kernelbuild.py).
 
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
   $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
@@ -20,11 +20,11 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens recordings samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-cluster bench-browser clean
+.PHONY: help setup compiled check format test test-fast test-slow demo demo-cluster proto docs man screens recordings samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-cluster bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, man, screens, recordings, samples, dist, bench, bench-offline,"
+	@echo "also: setup, compiled, format, test-slow, proto, docs, man, screens, recordings, samples, dist, bench, bench-offline,"
 	@echo "      bench-migration, bench-pipeline, bench-broker, bench-cluster, bench-browser, clean"
 
 setup: $(INSTALLED)
@@ -37,6 +37,12 @@ $(INSTALLED): pyproject.toml setup.py kernelbuild.py constraints.txt $(wildcard 
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c 'from stantools.format import kernels; print("stantools is ready")'
 	@touch $@
+
+# The hot modules, after a change of one of them: all are compiled again, in about a minute.
+compiled: $(INSTALLED)
+	@$(BIN)/python -c 'from stantools import compiled_modules; compiled_modules.check()' 2>/dev/null || { \
+	  echo "compiling the broker's hot modules"; $(BIN)/python setup.py -q build_ext --inplace -j2 > build/compiled.log 2>&1 \
+	  || { tail -20 build/compiled.log >&2; exit 1; }; }
 
 # Servers of several versions to test against; those that cannot be had are skipped, visibly.
 $(SERVERS): tests/servers.py | $(INSTALLED)
@@ -65,18 +71,22 @@ format: $(INSTALLED)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-test: $(INSTALLED) $(SERVERS) $(CLIENTS)
+test: compiled $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m "not slow" $(ARGS)
 
 FAST := tests/format tests/store tests/property tests/nats tests/broker/streaming tests/broker/publishes \
   tests/migration/plan tests/streamfiles
 
-test-fast: $(INSTALLED)
-	@$(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(FAST) $(ARGS)
+COMPILED_FAST := tests/nats tests/broker/streaming tests/broker/publishes
+
+# The sources, then the objects of those that are compiled.
+test-fast: compiled
+	@STANTOOLS_INTERPRETED=1 $(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(FAST) $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(COMPILED_FAST) $(ARGS)
 
 # Some measure memory or time: no more at once than they were tried with.
 test-slow: NUMBER_OF_TEST_PROCESSES = 3
-test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
+test-slow: compiled $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)
 
 # The demonstrations need less than tests do: where .venv is missing, it gets only that, and `make setup` adds the rest.
@@ -137,10 +147,10 @@ bench-migration: $(INSTALLED) $(SERVERS)
 bench-pipeline: $(INSTALLED)
 	@$(BIN)/python benchmarks/pipeline.py $(ARGS)
 
-bench-broker: $(INSTALLED) $(SERVERS)
+bench-broker: compiled $(SERVERS)
 	@$(BIN)/python benchmarks/brokerspeed.py $(ARGS)
 
-bench-cluster: $(INSTALLED)
+bench-cluster: compiled
 	@$(BIN)/python benchmarks/cluster.py $(ARGS)
 
 bench-browser: $(INSTALLED)
@@ -148,5 +158,5 @@ bench-browser: $(INSTALLED)
 
 clean:
 	@rm -rf .venv .servers .clients .golden build dist *.egg-info demo-out demo-cluster-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@find stantools broker -name "*.c" -delete -o -name "*.so" -delete
+	@find stantools broker -name "*.c" -delete -o -name "*.so" -delete -o -name "compiled.*.txt" -delete
 	@find stantools broker tui tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -4,3 +4,7 @@ Imports lead downwards only: `cli` → `process` → `monitoring` → `bus` → 
 `blocks`. `nats` is independent of streaming; `streaming` uses no sockets or files, only the store interface and the
 bus.
 """
+
+from stantools import compiled_modules
+
+compiled_modules.check()

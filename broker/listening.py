@@ -16,6 +16,10 @@ BACKLOG: Final = 4096
 MAX_PORT: Final = 65535
 
 
+class ListenError(OSError):
+    """The server cannot listen; the text is the original's log line."""
+
+
 def unspecified(host: str) -> bool:
     """Returns whether a host stands for all addresses of the machine."""
     with contextlib.suppress(ValueError):

@@ -22,12 +22,12 @@ from broker.config import logs
 from broker.config.reader import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, StoreTimer, keep_freed_memory, report_loop_error, short_collector_pauses
-from broker.listening import reachable
+from broker.listening import ListenError, reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError
 from broker.nats.nats_options import ReloadError
-from broker.nats.nats_server import ListenError, NatsServer
+from broker.nats.nats_server import NatsServer
 from broker.signals import SignalThread
 from broker.stores.interface import OriginalStoreError, StorageError
 from broker.stores.limits import limits_table

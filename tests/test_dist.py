@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
@@ -38,8 +40,15 @@ def run(*command: object, cwd: Path) -> str:
 def test_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     source = tmp_path / "source"  # as it would be cloned, so that nothing built here before can help
     run("git", "clone", "-q", "--no-hardlinks", PROJECT, source, cwd=tmp_path)
+    # What an earlier build may have left.
+    stale = Path("broker", "stores", f"memory{EXTENSION_SUFFIXES[0]}")
+    for place in (source, source / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"):
+        (place / stale.parent).mkdir(parents=True, exist_ok=True)
+        (place / stale).write_bytes(b"")
     run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "dist", source, cwd=tmp_path)
     [wheel] = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert str(stale) not in archive.namelist()
     venv.create(tmp_path / "empty", with_pip=True)
     binaries = tmp_path / "empty" / "bin"
     run(binaries / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=tmp_path)
@@ -50,6 +59,8 @@ def test_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     run(binaries / "stantools", "salvage", "store", "--out", "rescued", cwd=tmp_path)
     run(binaries / "stantools", "verify", "rescued", cwd=tmp_path)
     assert "-st" in run(binaries / "stan-broker", "-h", cwd=tmp_path)
+    code = "from broker.nats import router; print(router.__file__)"
+    assert run(binaries / "python", "-c", code, cwd=tmp_path).strip().endswith(EXTENSION_SUFFIXES[0])
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -94,7 +94,7 @@ class Counters:
 
 
 @dataclass(slots=True, eq=False)
-class BrokerClient(ABC):
+class BrokerClient:
     """A publisher and subscriber: a connection, or a part of this process."""
 
     cid: int  #: id, unique for the lifetime of the server
@@ -144,27 +144,25 @@ class BrokerClient(ABC):
         """Its backlog is long enough that patient senders should pause."""
         return False
 
-    def stall(self, receiver: BrokerClient, seconds: float) -> None:  # noqa: B027
+    def stall(self, receiver: BrokerClient, seconds: float) -> None:
         """Pauses its input for a receiver that is slower, for `seconds` or until `unstall`."""
 
-    def unstall(self, receiver: BrokerClient) -> None:  # noqa: B027
-        ...
+    def unstall(self, receiver: BrokerClient) -> None: ...
 
     def release_stalled(self) -> None:
         for origin in list(self.stalled):
             origin.unstall(self)
 
-    def recheck(self) -> None:  # noqa: B027
-        ...
+    def recheck(self) -> None: ...
 
     def may_publish(self, subject: bytes, size: int) -> bool:
         """Whether a part of this process may publish a message; logs a refusal."""
         return True
 
-    def publish_denied(self, subject: bytes) -> None:  # noqa: B027
+    def publish_denied(self, subject: bytes) -> None:
         """Reports a publish without permission."""
 
-    def report_no_responders(self, reply: bytes) -> None:  # noqa: B027
+    def report_no_responders(self, reply: bytes) -> None:
         """Reports a request without responders."""
 
     def may_respond(self, subject: bytes) -> bool:

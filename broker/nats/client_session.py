@@ -16,6 +16,7 @@ from broker.log import NATS, TRACE
 from broker.nats import tls, tracing
 from broker.nats.auth import Check, ClientCredentials, Identity, nonce
 from broker.nats.client import BrokerClient, ClientState, CloseReason, NatsSubscription
+from broker.nats.subscriptions import SubjectTable
 from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from broker.nats.fair_scheduler import FairScheduler, Mailbox
     from broker.nats.nats_options import NatsOptions
     from broker.nats.router import Router
-    from broker.nats.subscriptions import SubjectTable, Subscriptions
+    from broker.nats.subscriptions import Subscriptions
     from broker.rounds import LoopRounds
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -46,7 +47,7 @@ _MAX_REPLIES: Final = 65536
 _NO_EXPIRY: Final = 1 << 63
 _SECOND: Final = 1_000_000_000
 #: Seconds between a client's first PONG and the first PING to measure its round trip; partly random.
-FIRST_PING: Final = 1.0
+FIRST_PING = 1.0
 
 
 class SessionServer(Protocol[C]):

@@ -20,7 +20,7 @@ from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import ClientCredentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, BrokerClient, ClientState, CloseReason, NatsSubscription
-from broker.nats.client_session import ClientSession
+from broker.nats.client_session import ClientSession, SessionServer
 from broker.nats.read_coalescer import SMALL, ReadCoalescer
 from broker.rounds import APPLY, READ
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, ParseStop
@@ -29,7 +29,6 @@ from stantools.nats.operations import IncompleteOperation, MalformedOperation, p
 from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
-    from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads
 
@@ -53,12 +52,14 @@ _PATIENT_LIMIT: Final = 8 * 1024 * 1024
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
 _NO_HEADERS: Final = MalformedOperation("", "message headers not supported")
+#: The transport of a connection that was lost.
+_ENDED: Final = asyncio.Transport()
 #: Seconds for a closed connection to read its last output; its input is dropped meanwhile.
 _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class ClientConnection(ClientSession, asyncio.BufferedProtocol):
+class ClientConnection(ClientSession):
     server: SessionServer[ClientConnection] = field(kw_only=True)
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
@@ -128,7 +129,7 @@ class ClientConnection(ClientSession, asyncio.BufferedProtocol):
         self.out, self._rest, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), ClientCredentials()
-        del self._transport
+        self._transport = _ENDED
 
     def close(self, reason: CloseReason, error: str = "", *, abort: bool = False) -> None:
         """Closes the connection with a reason, and an `error` for the client.

@@ -16,8 +16,8 @@ from typing import Final
 from broker.log import NATS
 
 #: Seconds of a turn: maximum, and minimum if much work waits.
-_TURN: Final = 0.004
-_MIN_TURN: Final = 0.001
+_TURN = 0.004
+_MIN_TURN = 0.001
 
 
 class FairScheduler:
@@ -39,8 +39,7 @@ class FairScheduler:
 
     def add(self, work: Iterator[None]) -> None:
         self._waiting.append(work)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._run)
+        self._request_turn()
 
     def stop(self) -> None:
         self._waiting.clear()
@@ -58,7 +57,11 @@ class FairScheduler:
                 self._waiting.append(work)
             if perf_counter() > end:
                 break
-        if self._waiting and self._timer is None:
+        if self._waiting:
+            self._request_turn()
+
+    def _request_turn(self) -> None:
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._run)
 
     @staticmethod

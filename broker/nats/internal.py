@@ -17,6 +17,7 @@ import numpy as np
 
 from broker.log import NATS
 from broker.nats.client import CLOSED, BrokerClient, ClientState, NatsSubscription
+from broker.nats.client_session import SessionServer
 from broker.nats.fair_scheduler import Mailbox
 from broker.nats.nats_options import VERSION
 from broker.reserved import ReservedSubjects
@@ -24,7 +25,6 @@ from stantools.nats import subjects
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
-    from broker.nats.client_session import SessionServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import FrameHandler, Frames, Handler, Payloads
 

@@ -13,12 +13,13 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.listening import BACKLOG, MAX_PORT, address, open_sockets, unspecified
+from broker.listening import BACKLOG, MAX_PORT, ListenError, address, open_sockets, unspecified
 from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, ClientCredentials, SlowChecks, server_id
 from broker.nats.client import ClientState, CloseReason
 from broker.nats.connection import ROWS, ClientConnection
+from broker.nats.connection_protocol import ConnectionProtocol
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.nats_options import VERSION, reload_changes
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 _READ_BUFFER: Final = 512 * 1024
 #: Number of closed connections kept for monitoring.
 _CLOSED: Final = 4096
-
-
-class ListenError(OSError):
-    """The server cannot listen; the text is the original's log line."""
 
 
 class NatsServer:
@@ -327,9 +324,9 @@ class NatsServer:
 
     # Connections
 
-    def _connect(self) -> ClientConnection:
+    def _connect(self) -> ConnectionProtocol:
         self._cid += 1
-        return ClientConnection(self._cid, server=self, read_coalescer=self.read_coalescer)
+        return ConnectionProtocol(ClientConnection(self._cid, server=self, read_coalescer=self.read_coalescer))
 
     def accept(self, connection: ClientConnection) -> None:
         self.total_connections += 1
@@ -361,7 +358,11 @@ class NatsServer:
         NATS.debug("%s - Starting TLS client connection handshake", connection)
         try:
             transport = await loop.start_tls(
-                connection.transport, connection, context, server_side=True, ssl_handshake_timeout=timeout
+                connection.transport,
+                ConnectionProtocol(connection),
+                context,
+                server_side=True,
+                ssl_handshake_timeout=timeout,
             )
         except (OSError, asyncio.CancelledError) as problem:
             if isinstance(problem, asyncio.CancelledError) and not isinstance(problem, OSError):

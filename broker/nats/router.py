@@ -36,7 +36,7 @@ _LONG_CALL: Final = 0.004
 _SHORT_CALL: Final = 0.002
 _MAX_ROWS: Final = 4096
 #: Seconds of pause for a client that sends more than a handler can take; then it may send another read.
-_STALL: Final = 1.0
+_STALL = 1.0
 #: Fewer rows are handed to a handler without measuring the time.
 _FEW_ROWS: Final = 4
 

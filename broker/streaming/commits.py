@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 #: Limits of the bytes that wait for a store, per channel and in total. Above them, the broker slows down the
 #: publishers.
-CHANNEL_BOUND: Final = 16 << 20
-BOUND: Final = 64 << 20
+CHANNEL_BOUND = 16 << 20
+BOUND = 64 << 20
 #: Limit of the channels that the store is about to create. Above it, the broker slows down the publishers to such
 #: channels.
-NEW_BOUND: Final = 1024
+NEW_BOUND = 1024
 #: time (ns) that a commit flushes, and that ready subscriptions are served, before other work
 SHARE: Final = 8_000_000
 
@@ -49,19 +49,32 @@ SHARE: Final = 8_000_000
 _STORED: Final = FlushOutcome.STORED
 
 
-@dataclass(slots=True, eq=False)
 class ChannelBatch:
     """The messages of one channel in a batch."""
 
-    channel: Channel
-    rows: Rows  #: rows of the batch
-    size: int = 0  #: bytes of the records
-    outcome: FlushOutcome | None = None  #: None until the store reports it
-    error: bytes = b""  #: reason of a refusal
-    heads: list[bytes] | None = None  #: subjects whose first queued acknowledgement is in this portion
+    __slots__ = ("channel", "error", "heads", "outcome", "rows", "size")
+
+    def __init__(self, channel: Channel, rows: Rows, outcome: FlushOutcome | None = None, error: bytes = b"") -> None:
+        self.channel = channel
+        self._begin(rows, outcome, error)
+
+    def _begin(self, rows: Rows, outcome: FlushOutcome | None, error: bytes) -> None:
+        self.rows = rows  #: rows of the batch
+        self.size = 0  #: bytes of the records
+        self.outcome = outcome  #: None until the store reports it
+        self.error = error  #: reason of a refusal
+        self.heads: list[bytes] | None = None  #: subjects whose first queued acknowledgement is in this portion
 
 
-@dataclass(slots=True)
+class _Singles(ChannelBatch):
+    """The owner of rows that were stored as single messages; it has no channel."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._begin(np.empty(0, np.int32), FlushOutcome.STORED, b"")
+
+
 class CommitBatch:
     """Publishes that are staged together, with their acknowledgements and the subjects of these.
 
@@ -69,11 +82,21 @@ class CommitBatch:
     portions were stored as single messages (`Channel.single_store`).
     """
 
-    acks: Payloads
-    runs: list[AckRun]
-    portions: list[ChannelBatch]
-    traced: Sequence[tuple[str, str, str]] = ()
-    row: int = 0
+    __slots__ = ("acks", "portions", "row", "runs", "traced")
+
+    def __init__(
+        self,
+        acks: Payloads,
+        runs: list[AckRun],
+        portions: list[ChannelBatch],
+        traced: Sequence[tuple[str, str, str]] = (),
+        row: int = 0,
+    ) -> None:
+        self.acks = acks
+        self.runs = runs
+        self.portions = portions
+        self.traced = traced
+        self.row = row
 
 
 @dataclass(slots=True)
@@ -95,8 +118,7 @@ class _PendingAck(NamedTuple):
     end: int
 
 
-#: owner of rows that were stored as single messages
-_SINGLES: Final = ChannelBatch(cast("Channel", None), np.empty(0, np.int32), outcome=FlushOutcome.STORED)
+_SINGLES: Final = _Singles()
 
 
 class Commits:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
+from broker.streaming.context import Timer
 from broker.streaming.names import partition_subject, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import StreamingRequest, decode, per_request
@@ -18,7 +19,7 @@ from stantools.format.quoting import quote
 from stantools.nats.subjects import matches
 
 if TYPE_CHECKING:
-    from broker.streaming.context import Context, Timer
+    from broker.streaming.context import Context
     from broker.streaming.state import StreamingSession
 
 #: silence (ns) that ends the check

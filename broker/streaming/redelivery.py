@@ -33,8 +33,8 @@ _READ_SIZE: Final = 1 << 20
 _SOON: Final = 1_000_000
 _PAUSE: Final = 20_000_000
 #: time (ns) of rounds before other work, and messages of a step
-SHARE: Final = 3_000_000
-STEP: Final = 256
+SHARE = 3_000_000
+STEP = 256
 #: pending messages that are examined in a step
 LOOKS: Final = 2048
 

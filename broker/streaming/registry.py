@@ -6,7 +6,7 @@ Facts: streaming-protocol.md sections 7 and 10.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from broker import log
 from broker.streaming.expiry import Expiry
@@ -25,23 +25,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SubscriptionSlots(list[T]):
-    """A list that reuses its gaps; a gap contains None."""
+class SubscriptionSlots(Generic[T]):
+    """Things by number; the numbers of those that are gone are used again."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._things: list[T | None] = []
         self._free: list[int] = []
+
+    def __getitem__(self, number: int) -> T:
+        thing = self._things[number]
+        assert thing is not None
+        return thing
 
     def put(self, thing: T) -> int:
         if self._free:
             number = self._free.pop()
-            self[number] = thing
+            self._things[number] = thing
             return number
-        self.append(thing)
-        return len(self) - 1
+        self._things.append(thing)
+        return len(self._things) - 1
 
     def take(self, number: int) -> None:
-        self[number] = None  # type: ignore[assignment]
+        self._things[number] = None
         self._free.append(number)
 
 

@@ -9,17 +9,18 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from broker.stores.interface import MessageStore, SubscriptionStore
 from broker.streaming.names import text
 from broker.streaming.pending import PendingByDeadline
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.record_buffer import MessageRecordBuffer
-    from broker.stores.interface import Flush, MessageStore, SingleAppendStore, SubscriptionStore
+    from broker.stores.interface import Flush, SingleAppendStore
     from broker.streaming.context import Timer
 
 _SECOND: Final = 1_000_000_000
@@ -102,7 +103,7 @@ class ChannelSubscription:
     #: redeliveries by sequence; members of a queue group share them
     counts: dict[int, int] = field(init=False)
     #: the bus's handle of the ack inbox
-    listener: object = None
+    listener: Any = None
     #: copies from the stored record; ack_wait in ns
     id: int = field(init=False)
     inbox: bytes = field(init=False)

@@ -11,7 +11,7 @@ They are encoded as the columns of matrices, one matrix for each combination of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stantools.format.crc import Crc
 
 #: one property of many records: an array, a list, or one number for all
-Column = int | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
+Column: TypeAlias = int | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 
 #: number of records from which the matrices are faster than single records
 _MATRIX_FROM = 24

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ PAYLOAD_SIZE: Final = 6
 ROUTE: Final = 7
 WIDTH: Final = 8
 
-Frames = npt.NDArray[np.int32]
+Frames: TypeAlias = npt.NDArray[np.int32]
 
 #: Takes rows `begin` to `end` of a table. Buffer and table are valid during the call only.
 Handler = Callable[[Buffer, Frames, int, int], None]
@@ -45,13 +44,15 @@ Span = tuple[int, int, int]
 Share = tuple[int, int, int, int]
 
 
-@dataclass(slots=True)
 class Payloads:
     """Payloads in a buffer, transported together instead of as an object per message."""
 
-    data: Buffer  #: the buffer, which does not change while the block is in use
-    starts: npt.NDArray[np.int64]  #: where each payload begins
-    sizes: npt.NDArray[np.uint32]  #: bytes of each
+    __slots__ = ("data", "sizes", "starts")
+
+    def __init__(self, data: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> None:
+        self.data = data  #: the buffer, which does not change while the block is in use
+        self.starts = starts  #: where each payload begins
+        self.sizes = sizes  #: bytes of each
 
     def __len__(self) -> int:
         return len(self.sizes)

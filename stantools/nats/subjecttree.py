@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import product
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from stantools.nats.interest import finished
 
 #: branches per step
-STEP: Final = 1024
+STEP = 1024
 
 
 class NamedSubject(Protocol):

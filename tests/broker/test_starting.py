@@ -42,6 +42,7 @@ BEFORE_THE_PORT = {
     "broker.streaming.streaming_options",
     "broker.streams",
     "broker.streams.streams_options",
+    "stantools.compiled_modules",
     "stantools",
     "stantools.errors",
     "stantools.escaping",

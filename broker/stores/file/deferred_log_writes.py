@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 #: nanoseconds for which records may wait
-DELAY: Final = 100_000_000
+DELAY = 100_000_000
 #: bytes of all waiting records; beyond that, each flush writes them
-BOUND: Final = 4 << 20
+BOUND = 4 << 20
 #: nanoseconds that one call of `write` takes, at most
 _MAX_TIME: Final = 2_000_000
 

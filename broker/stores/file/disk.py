@@ -26,10 +26,10 @@ _THREADS: Final = 8
 _TURN_THREADS: Final = 4
 _MAX_TURNS: Final = 32
 #: seconds for which the caller waits for awaited jobs; a job that takes longer is slow
-_MAX_WAIT: Final = 0.02
+_MAX_WAIT = 0.02
 _MAX_PAUSE: Final = 0.01
 #: seconds that one call of `conclude` spends on syncs begun by conclusions; the next call takes the rest
-_MAX_TIME: Final = 0.008
+_MAX_TIME = 0.008
 #: seconds for which a thread waits for all syncs; those done by then are concluded together
 _BATCH_WAIT: Final = 0.001
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
+
+from stantools.nats.frames import Payloads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from stantools.nats.frames import Payloads
-
-    Table = npt.NDArray[np.int32]
-    Rows = npt.NDArray[np.int32]
+    Table: TypeAlias = npt.NDArray[np.int32]
+    Rows: TypeAlias = npt.NDArray[np.int32]
 
 #: Columns of the table. Positions are in the buffer of the frames; a size of 0 means an absent field.
 CLIENT: Final = 0  #: number of the publisher in `clients` or `connections`

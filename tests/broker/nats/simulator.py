@@ -147,7 +147,7 @@ class Peer:
 
     def __init__(self, number: int, server: NatsServer) -> None:
         self.number = number
-        self.connection: ClientConnection = server._connect()
+        self.connection: ClientConnection = server._connect().connection
         self.wire = Wire()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.open = True

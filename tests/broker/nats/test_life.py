@@ -10,10 +10,11 @@ import re
 import numpy as np
 import pytest
 
+from broker.listening import ListenError
 from broker.log import TRACE
 from broker.nats.client import CloseReason
 from broker.nats.nats_options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
-from broker.nats.nats_server import ListenError, NatsServer
+from broker.nats.nats_server import NatsServer
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames, Payloads
 from tests.broker.nats.serving import Raw, serving

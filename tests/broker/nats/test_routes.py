@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.listening import ListenError
 from broker.nats import status
 from broker.nats.nats_options import ClusterOptions, ReloadError, TLSOptions
-from broker.nats.nats_server import ListenError, NatsServer
+from broker.nats.nats_server import NatsServer
 from broker.nats.routes import wire
 from tests.broker.nats.certificates import party
 from tests.broker.nats.serving import PATIENCE, Raw, serving

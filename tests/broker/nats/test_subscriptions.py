@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
@@ -11,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.nats.client import Counters, NatsSubscription
+from broker.nats.client import NatsSubscription
+from broker.nats.connection import ClientConnection
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.rounds import LoopRounds, nothing
@@ -51,7 +55,7 @@ steps = st.lists(
 @given(steps)
 def test_routes_are_what_subscriptions_say(todo: list[Any]) -> None:
     table = Subscriptions()
-    client: Any = SimpleNamespace(subscriptions={}, permit=None)
+    client = connection()
     here: list[NatsSubscription] = []
     for number, (step, one, other) in enumerate(todo):
         match step:
@@ -72,7 +76,7 @@ def test_routes_are_what_subscriptions_say(todo: list[Any]) -> None:
 
 def test_answers_to_many_subjects_of_one_client_are_looked_up_once() -> None:
     table = Subscriptions()
-    client: Any = SimpleNamespace(subscriptions={}, permit=None)
+    client = connection()
     table.add(NatsSubscription(client, b"1", b"_INBOX.me.*"))
     routes = {id(table.route(b"_INBOX.me.%d" % i)) for i in range(2, 100)}
     searched = table.statistics(0).num_cache
@@ -87,23 +91,36 @@ def router_of(table: Subscriptions) -> Router:
     return Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list)
 
 
-class Receiver:
-    """A client that remembers what it got."""
+def connection() -> ClientConnection:
+    """A connection that collects its output and never writes it."""
+    nats = NatsServer(NatsOptions())
+    server: Any = SimpleNamespace(
+        dirty=lambda _: None,
+        tracing=False,
+        options=nats.options,
+        subscriptions=nats.subscriptions,
+        authenticator=nats.authenticator,
+    )
+    return ClientConnection(1, server=server, read_coalescer=nats.read_coalescer)
 
-    echo, permit, no_responders, name = True, None, False, "receiver"
+
+class Receiver:
+    """A client with a connection, and with handlers in this process."""
 
     def __init__(self) -> None:
-        self.subscriptions: dict[bytes, NatsSubscription] = {}
-        self.counters = Counters()
-        self.got: list[tuple[bytes, bytes]] = []
-
-    def take(self, to: NatsSubscription, buffer: Any, frames: Any, begin: int, end: int, size: int) -> float:
-        assert size == sum(len(each[3]) for each in rows(buffer, frames, begin, end))
-        self.handle(to.sid, buffer, frames, begin, end)
-        return 0
+        self.client = connection()
+        self._handled: list[tuple[bytes, bytes]] = []
 
     def handle(self, sid: bytes, buffer: Any, frames: Any, begin: int, end: int) -> None:
-        self.got += [(sid, subject) for subject, _, _, _ in rows(buffer, frames, begin, end)]
+        self._handled += [(sid, subject) for subject, _, _, _ in rows(buffer, frames, begin, end)]
+
+    def received(self) -> list[tuple[bytes, bytes]]:
+        """Returns the subscriptions and subjects of the messages since the last call, and forgets them."""
+        sent = re.findall(rb"MSG (\S+) (\S+) \d+\r\n", b"".join(self.client.out))
+        got = [*self._handled, *((sid, subject) for subject, sid in sent)]
+        self.client.out.clear()
+        self._handled.clear()
+        return got
 
 
 HERE = (b"a.b.>", b"a.>", b"x.>", b"x.y.>", b"a.b.c.>")
@@ -131,7 +148,7 @@ TAILS = st.lists(st.sampled_from((b"1", b"2", b"b", b"c", b"y", b"*")), min_size
     st.integers(1, 9),
 )
 def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[Any], pace: int) -> None:
-    table, origin = Subscriptions(), Receiver()
+    table, origin = Subscriptions(), connection()
     router, receiver = (
         Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list),
         Receiver(),
@@ -143,9 +160,9 @@ def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[
             subjects = [head + tail for head, tail in what]
             data = b"".join(b"PUB %b 2\r\nhi\r\n" % each for each in subjects)
             count, _, _, spans, _ = parse_publishes(data, 0, len(data), frames, table.table(None).routes, 99, 99)
-            receiver.got.clear()
+            receiver.received()
             if count:
-                taken = router.publish(origin, table.table(None), data, frames, spans, perf_counter() + 99)  # type: ignore[arg-type]
+                taken = router.publish(origin, table.table(None), data, frames, spans, perf_counter() + 99)
                 assert taken == (count, None)
             expected = [
                 (each.sid, subject)
@@ -153,10 +170,11 @@ def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[
                 for each in present
                 if b".." not in subject and matches(each.subject, subject)
             ]
-            assert sorted(receiver.got) == sorted(expected)
+            got = receiver.received()
+            assert sorted(got) == sorted(expected)
             for each in present:
                 # Each gets its messages in the order in which they were published.
-                own = [subject for sid, subject in receiver.got if sid == each.sid]
+                own = [subject for sid, subject in got if sid == each.sid]
                 assert own == [subject for sid, subject in expected if sid == each.sid]
         elif step == "leave":
             if what < len(present):
@@ -164,7 +182,7 @@ def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[
         else:
             sid = b"%d" % number
             handler = partial(receiver.handle, sid) if step == "here" else None
-            present.append(NatsSubscription(receiver, sid, what, b"", handler, pace=pace))  # type: ignore[arg-type]
+            present.append(NatsSubscription(receiver.client, sid, what, b"", handler, pace=pace))
             table.add(present[-1])
 
 
@@ -177,7 +195,7 @@ def known(table: Subscriptions, subject: bytes) -> NatsSubscription | None:
 def test_subjects_that_begin_alike_are_looked_up_once() -> None:
     table, receiver = Subscriptions(), Receiver()
     acks, api, keys, bucket = (
-        NatsSubscription(receiver, subject, subject, b"", print)  # type: ignore[arg-type]
+        NatsSubscription(receiver.client, subject, subject, b"", print)
         for subject in (b"$JS.ACK.>", b"$JS.API.>", b"$JS.API.GET.*.>", b"$KV.b.>")
     )
     api.but = keys.subject
@@ -198,7 +216,7 @@ def test_subjects_that_begin_alike_are_looked_up_once() -> None:
     assert known(table, b"$KV.b.2") is bucket
     unknown = (b"$JS.API.2", b"$JS.API.GET.t.a", b"$KV.b.", b"$KV.b", b"$KV.b..x", b"$KV.b.x\x0b", b"$KV.c.1", b"no.1")
     assert not any(known(table, subject) for subject in unknown)
-    other = NatsSubscription(receiver, b"other", b"$JS.*.s.>")  # type: ignore[arg-type]
+    other = NatsSubscription(receiver.client, b"other", b"$JS.*.s.>")
     table.add(other)
     assert known(table, b"$JS.ACK.1") is None and known(table, b"$KV.b.2") is bucket
     finished(table.look_up(b"$JS.ACK.s.c.1", False))
@@ -208,7 +226,7 @@ def test_subjects_that_begin_alike_are_looked_up_once() -> None:
     assert known(table, b"$JS.ACK.s.c.2") is acks
     table.remove(acks)
     assert known(table, b"$JS.ACK.s.c.2") is None
-    one = NatsSubscription(receiver, b"one", b"$KV.b.1")  # type: ignore[arg-type]
+    one = NatsSubscription(receiver.client, b"one", b"$KV.b.1")
     table.add(one)
     for subject in (b"$KV.b.1", b"$KV.b.2", b"$KV.b.2"):
         finished(table.look_up(subject, False))
@@ -219,7 +237,7 @@ def test_what_most_patterns_say_is_remembered_one_by_one() -> None:
     table, receiver = Subscriptions(), Receiver()
     for number in range(200):
         subject = b"s%d.>" % number
-        table.add(NatsSubscription(receiver, subject, subject, b"", print))  # type: ignore[arg-type]
+        table.add(NatsSubscription(receiver.client, subject, subject, b"", print))
     for number in range(200):
         finished(table.look_up(b"s%d.x" % number, False))
     found = [known(table, b"s%d.y" % number) for number in range(200)]
@@ -236,23 +254,23 @@ def test_who_subscribes_while_a_read_is_handled_gets_the_rest_of_it(pattern: byt
     )
 
     def ask(*_: Any) -> None:
-        table.add(NatsSubscription(receiver, b"new", pattern))  # type: ignore[arg-type]
+        table.add(NatsSubscription(receiver.client, b"new", pattern))
 
     for sid, subject, handler in ((b"old", b"a.>", None), (b"ask", b"api.>", ask)):
-        table.add(NatsSubscription(receiver, sid, subject, b"", handler))  # type: ignore[arg-type]
+        table.add(NatsSubscription(receiver.client, sid, subject, b"", handler))
     if times == 3:
         # Subjects with a receiver of their own below it are remembered one by one.
-        table.add(NatsSubscription(receiver, b"other", b"a.*.x"))  # type: ignore[arg-type]
+        table.add(NatsSubscription(receiver.client, b"other", b"a.*.x"))
 
     def publish(data: bytes) -> None:
         _, _, _, spans, _ = parse_publishes(data, 0, len(data), frames, table.table(None).routes, 99, 99)
         if times == 1:
             assert b"api" not in data or [number > 0 for number, _, _ in spans] == [True, True]
-        router.publish(Receiver(), table.table(None), data, frames, spans, perf_counter() + 99)  # type: ignore[arg-type]
+        router.publish(connection(), table.table(None), data, frames, spans, perf_counter() + 99)
 
     finished(table.look_up(b"api.2", False))
     for _ in range(times):
         publish(b"PUB a.2 0\r\n\r\n")
-    receiver.got.clear()
+    receiver.received()
     publish(b"PUB api.1 0\r\n\r\nPUB a.2 0\r\n\r\n")
-    assert sorted(receiver.got) == [(b"new", b"a.2"), (b"old", b"a.2")]
+    assert sorted(receiver.received()) == [(b"new", b"a.2"), (b"old", b"a.2")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import ModuleType
 from typing import Any
 
@@ -10,11 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.record_buffer import MessageRecordBuffer
 from broker.streaming.publishes import columns
-from broker.streaming.publishes.columns import PublishStop, publish_table
+from broker.streaming.publishes.columns import PublishColumns, PublishStop, publish_table
 from stantools.format.crc import IEEE, KOOPMAN, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
+from stantools.nats.frames import Payloads
 from tests.broker.publishes.conftest import KERNELS
 from tests.broker.publishes.frames import lay_out, names_for
 from tests.oracles import streaming as oracle
@@ -67,11 +68,19 @@ def tables(kernel: ModuleType, known: list[bytes]) -> list[Any]:
     return found
 
 
+FIELDS = {
+    PublishColumns: ("taken", "status", "groups", "singles", "acks", "runs", "size"),
+    MessageRecordBuffer: ("data", "starts", "sizes", "sequences", "timestamps", "total"),
+    Payloads: ("data", "starts", "sizes"),
+}
+
+
 def in_plain_numbers(result: Any) -> Any:
     if isinstance(result, np.ndarray):
         return result.tolist()
-    if dataclasses.is_dataclass(result):
-        return [in_plain_numbers(getattr(result, f.name)) for f in dataclasses.fields(result)]
+    for kind, names in FIELDS.items():
+        if isinstance(result, kind):
+            return [in_plain_numbers(getattr(result, name)) for name in names]
     if isinstance(result, list | tuple):
         return [in_plain_numbers(one) for one in result]
     return bytes(result) if isinstance(result, memoryview | bytearray) else result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -36,7 +35,9 @@ def block(
     data, sizes = kernels.encode_messages(channel, sequences, timestamps, replies, payloads, crc)
     records = block_of(data, sizes, sequences, timestamps)
     # As from the streaming rules, and as from somebody who does not say how much it is.
-    return records if first % 2 else replace(records, total=-1)
+    if first % 2 == 0:
+        records.total = -1
+    return records
 
 
 def message(records: MessageRecordBuffer, row: int) -> pb.MsgProto:
