@@ -335,7 +335,7 @@ def test_groups_of_brokers(tmp_path: Path, block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(100))
+@pytest.mark.parametrize("block", range(20))
 def test_many_groups(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
 

@@ -480,6 +480,6 @@ def test_a_broker_on_streams(tmp_path: Path, block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(100))
+@pytest.mark.parametrize("block", range(20))
 def test_many_lives(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block))
