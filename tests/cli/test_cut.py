@@ -96,6 +96,7 @@ def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
     assert "Server Exiting.." in said
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     """The job goes on with the other store."""

@@ -2,7 +2,9 @@
 
 Run by `test_crashes.py` in a process of its own, which forks one child for each point:
 
-    python -m tests.recovery.crashes SCENARIO DIRECTORY
+    python -m tests.recovery.crashes SCENARIO DIRECTORY EVERY
+
+Of the points before the last ones it tries one of EVERY.
 
 Points are the system calls that change something. Two things can happen there:
 
@@ -323,7 +325,7 @@ def identity(path: Path) -> list[int]:
     return [zlib.crc32(digest(path).encode())]
 
 
-def main(name: str, work: Path) -> None:
+def main(name: str, work: Path, every: int) -> None:
     scenario = SCENARIOS[name]
     durable.SYNCFS_FROM = SYNC_WITHOUT_FSYNC
     atomic.identity = identity
@@ -339,8 +341,9 @@ def main(name: str, work: Path) -> None:
     outcomes: dict[str, int] = {}
     # By renames only the end is different.
     begin = max(count - CRITICAL, 1) if name == "in-place-by-renames" else 1
-    for point in range(begin, count + 1):
-        ways = WAYS if point >= count - CRITICAL else WAYS[point % 3 :][:1]
+    critical = max(count - CRITICAL, begin)
+    for point in (*range(begin, critical, every), *range(critical, count + 1)):
+        ways = WAYS if point >= critical else WAYS[point // every % 3 :][:1]
         for way, left in ends(work, scenario, base, point, ways):
             where = f"point {point} of {count}, {way}"
             have = digest(left / target)
@@ -381,7 +384,7 @@ def check_log(root: Path, undisturbed: Path, base: Path, where: str, *, finished
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], Path(sys.argv[2]))
+        main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
     except (AssertionError, StantoolsError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)
