@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
@@ -29,6 +30,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+# Tests start Python a thousand times: what is compiled is kept, also where the environment says otherwise.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Whoever runs the tests in the background of a script ignores Ctrl-C, and so would all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests of the browser wait for pictures: they come sooner.
