@@ -4,7 +4,7 @@ Run by `test_crashes.py` in a process of its own, which forks one child for each
 
     python -m tests.recovery.crashes SCENARIO DIRECTORY EVERY
 
-Of the points before the last ones it tries one of EVERY.
+Of the points before the last ones it tries one of EVERY; the ways take turns.
 
 Points are the system calls that change something. Two things can happen there:
 
@@ -62,7 +62,7 @@ CHANGING = (
 )
 SYNC_WITHOUT_FSYNC = 10**9
 WAYS = ("kill", "strict", "names")
-#: The last points are where names change; each is tried in all ways, those before in turn.
+#: The last points are where names change; each is tried, in all ways where all points are.
 CRITICAL = 14
 
 
@@ -342,8 +342,9 @@ def main(name: str, work: Path, every: int) -> None:
     # By renames only the end is different.
     begin = max(count - CRITICAL, 1) if name == "in-place-by-renames" else 1
     critical = max(count - CRITICAL, begin)
-    for point in (*range(begin, critical, every), *range(critical, count + 1)):
-        ways = WAYS if point >= critical else WAYS[point // every % 3 :][:1]
+    tried = [*range(begin, critical, every), *range(critical, count + 1)]
+    for number, point in enumerate(tried):
+        ways = WAYS if every == 1 and point >= critical else WAYS[number % 3 :][:1]
         for way, left in ends(work, scenario, base, point, ways):
             where = f"point {point} of {count}, {way}"
             have = digest(left / target)
