@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,14 +30,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+# Tests start Python a thousand times: what is compiled is kept, also where the environment says otherwise.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Whoever runs the tests in the background of a script ignores Ctrl-C, and so would all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests of the browser wait for pictures: they come sooner.
 os.environ.setdefault("TEXTUAL_FPS", "240")
 #: Tests with generated examples try one of so many of them; all in a slow test (`tests/test_examples.py`).
 ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
-SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3
-FEWEST = 25
+SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 5
+FEWEST = 20
 
 
 #: Seconds that a test may take, far more than one needs on a busy machine: it hangs.
@@ -186,6 +190,32 @@ def golden_cases() -> list[str]:
 
 MUTATION_SETS = ("mutations", "systematic")
 
+#: One golden store of each kind of state and of damage.
+KINDS_OF_STORES = frozenset(
+    (
+        "archived_bak", "bad_slice_name", "basic", "clustered", "crc_castagnoli", "dmg_clients_payload_flip",
+        "dmg_dat_missing_idx_there", "dmg_early_slice_cut_payload_noidx", "dmg_garbage_idx",
+        "dmg_idx_points_to_other_record", "dmg_last_slice_cut_header", "dmg_length_flip_noidx",
+        "dmg_middle_slice_missing", "dmg_payload_flip_idx_intact", "dmg_server_missing", "dmg_subs_cut_payload",
+        "dmg_unknown_type_subs", "dmg_version_2_dat", "dmg_zero_tail_dat_noidx", "dup_slice_after", "durables",
+        "encrypted_aes", "foreign_files", "gap_truncated_slice", "limits_msgs", "no_permission_dat",
+        "read_only_clients", "v038",
+    )
+)  # fmt: skip
+
+
+def cases_by_kind(cases: Iterable[str] | None = None) -> list[Any]:
+    """Parameters of a test of what is shown, not of what is found: one store of each kind, all in the slow run."""
+    chosen = golden_cases() if cases is None else cases
+    return [pytest.param(case, marks=() if case in KINDS_OF_STORES else pytest.mark.slow) for case in chosen]
+
+
+#: Versions of nats-server as parameters: the oldest and the newest, those between in the slow run.
+EACH_VERSION = [
+    pytest.param(version, marks=() if version in (servers.OLDEST, servers.NEWEST) else pytest.mark.slow)
+    for version in servers.VERSIONS
+]
+
 
 @cache
 def load_expected(case: str) -> dict[str, Any]:
@@ -243,9 +273,9 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
-@pytest.fixture(params=servers.VERSIONS)
+@pytest.fixture(params=EACH_VERSION)
 def each_server(request: pytest.FixtureRequest, start_server: Callable[..., Any]) -> Any:
-    """A running server of every version in turn."""
+    """A running server of each version in turn."""
     return start_server(request.param)
 
 

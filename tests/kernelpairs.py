@@ -1,4 +1,8 @@
-"""Each compiled kernel has an oracle in `tests/oracles`: plain Python that has to give the same results."""
+"""Each compiled kernel has an oracle in `tests/oracles`: plain Python that has to give the same results.
+
+Facts are checked on the compiled one in a normal run, on the oracle in the slow run; that both give the same for
+generated input, in every run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class KernelPair:
         self.compiled, self.oracle = compiled, oracle
         self.both = [oracle, compiled]
         #: Each of the two, for `parametrize`.
-        self.each = [pytest.param(oracle, id="oracle"), pytest.param(compiled, id="compiled")]
+        self.each = [pytest.param(oracle, id="oracle", marks=pytest.mark.slow), pytest.param(compiled, id="compiled")]
 
     def fixture(self) -> Any:
         """Returns a fixture: each of the two in turn."""

@@ -140,7 +140,9 @@ def test_commands_that_are_recorded_exist(program: ModuleType) -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["recovery", "migration", "cluster"])
+@pytest.mark.parametrize(
+    "name", ["recovery", *(pytest.param(each, marks=pytest.mark.slow) for each in ("migration", "cluster"))]
+)
 def test_a_recording_shows_what_commands_print_now(program: ModuleType, name: str) -> None:
     if name == "migration" and not load(ROOT / "docs" / "tour.py").can_serve():
         pytest.skip("there is no nats-server to start")

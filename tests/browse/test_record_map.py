@@ -23,7 +23,7 @@ from stantools.inspection.survey_jobs import survey_channels
 from stantools.store.directory import list_channel
 from stantools.store.mapping import mapped
 from stantools.store.read_options import open_store
-from tests.conftest import golden_cases
+from tests.conftest import cases_by_kind
 from tests.inspection.timedstores import CRC, NOW, SECOND, write_channel
 
 BAD_ROLES = (PartRole.WRONG, PartRole.UNKNOWN, PartRole.ZEROS)
@@ -128,7 +128,7 @@ def golden_files(path: Path) -> Iterator[tuple[Path, FileKind, Crc, bytes]]:
             yield file, kind, crc, os.fsencode(file.parent.name)
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden_files(case: str, golden_copy: Any) -> None:
     """A map has the records that a plain reading finds, and of each every byte is told."""
     for file, kind, crc, channel in golden_files(golden_copy(case)):
@@ -154,7 +154,7 @@ def test_golden_files(case: str, golden_copy: Any) -> None:
         reader.close()
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_the_map_of_a_survey_is_that_of_the_file(case: str, golden_copy: Any) -> None:
     path = golden_copy(case)
     store = open_store(path)

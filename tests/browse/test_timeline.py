@@ -29,7 +29,7 @@ from stantools.inspection.slicesummary import summarise
 from stantools.inspection.survey_jobs import survey_channels
 from stantools.store.ranges import Ranges
 from stantools.store.read_options import open_store
-from tests.conftest import golden_cases
+from tests.conftest import cases_by_kind
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 
 #: What a server stores for a time that was never set: year 1 does not fit into nanoseconds.
@@ -253,7 +253,7 @@ def test_detail_is_a_part_of_the_whole(made: Callable[..., Timeline]) -> None:
 # Golden stores
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden_counts(case: str, golden_copy: Any) -> None:
     path = golden_copy(case)
     store = open_store(path)

@@ -26,7 +26,7 @@ from stantools.store.limits import SliceLimits
 from stantools.store.read_options import open_store
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter, WriteOptions
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy
 
 CRC = Crc()
@@ -89,7 +89,7 @@ def check_notes(window: RowWindow, rows: list[Row]) -> None:
     assert above[::-1] == told
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden(case: str, golden: Path) -> None:
     """What the window shows of a golden store is what `messages` gives, with a scan's result or without."""
     root = golden / case / "datastore"

@@ -42,35 +42,40 @@ def program(folder: Path, cut: Path, *words: object, exit_code: int) -> str:
     return said
 
 
+#: Each verb, and files that it reads in other ways.
+VERBS = [
+    ("info STORE", SUBS),
+    ("messages STORE foo", DATA),
+    ("subs STORE", SUBS),
+    ("clients STORE", CLIENTS),
+    ("records STORE/foo/msgs.1.dat", DATA),
+    ("doctor STORE", DATA),
+    ("verify STORE", DATA),
+    ("verify STORE", INDEX),
+    ("forecast STORE", INDEX),
+    ("salvage STORE --out OUT", DATA),
+    ("truncate-bad-eof STORE --dry-run", INDEX),
+    ("compact STORE --out OUT", DATA),
+    ("migrate STORE --out OUT --plan PLAN --yes", DATA),
+    ("diff STORE OTHER", DATA),
+    ("export STORE --to OUT --format ndjson", DATA),
+]
+OTHER_FILES = [
+    ("info STORE", CLIENTS),
+    ("info STORE", INDEX),
+    ("messages STORE foo --tail 5", INDEX),
+    ("records STORE/foo/subs.dat", SUBS),
+    ("verify STORE", SUBS),
+    ("verify STORE", CLIENTS),
+    ("forecast STORE", SUBS),
+    ("salvage STORE --out OUT", SUBS),
+    ("compact STORE --out OUT", SUBS),
+    ("migrate STORE --out OUT --plan PLAN --yes", SUBS),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "file"),
-    [
-        ("info STORE", SUBS),
-        ("info STORE", CLIENTS),
-        ("info STORE", INDEX),
-        ("messages STORE foo", DATA),
-        ("messages STORE foo --tail 5", INDEX),
-        ("subs STORE", SUBS),
-        ("clients STORE", CLIENTS),
-        ("records STORE/foo/msgs.1.dat", DATA),
-        ("records STORE/foo/subs.dat", SUBS),
-        ("doctor STORE", DATA),
-        ("verify STORE", DATA),
-        ("verify STORE", INDEX),
-        ("verify STORE", SUBS),
-        ("verify STORE", CLIENTS),
-        ("forecast STORE", INDEX),
-        ("forecast STORE", SUBS),
-        ("salvage STORE --out OUT", DATA),
-        ("salvage STORE --out OUT", SUBS),
-        ("truncate-bad-eof STORE --dry-run", INDEX),
-        ("compact STORE --out OUT", DATA),
-        ("compact STORE --out OUT", SUBS),
-        ("migrate STORE --out OUT --plan PLAN --yes", DATA),
-        ("migrate STORE --out OUT --plan PLAN --yes", SUBS),
-        ("diff STORE OTHER", DATA),
-        ("export STORE --to OUT --format ndjson", DATA),
-    ],
+    ("arguments", "file"), [*VERBS, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHER_FILES)]
 )
 def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
@@ -96,6 +101,7 @@ def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
     assert "Server Exiting.." in said
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     """The job goes on with the other store."""

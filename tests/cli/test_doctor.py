@@ -17,7 +17,7 @@ from stantools.cli.main import cli
 from stantools.cli.verbs import summaries
 from stantools.errors import ExitCode, StantoolsError
 from stantools.inspection.advice import PLACEHOLDER, Health
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 
 
 def make(run, path: Path, *options: str) -> Path:
@@ -25,7 +25,7 @@ def make(run, path: Path, *options: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden_stores(run, golden: Path, golden_copy, case: str) -> None:
     """Healthy is what a real server started without loss; in danger where it destroyed something."""
     expected = load_expected(case)

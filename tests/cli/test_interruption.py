@@ -82,9 +82,15 @@ def started(source: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize(
-    "where", ["in_a_finalizer", "in_a_callback", "in_a_generator", "in_an_except", "in_c_code_that_clears_errors"]
+    ("where", "number"),
+    [
+        ("in_a_finalizer", signal.SIGINT),
+        ("in_a_callback", signal.SIGINT),
+        ("in_a_generator", signal.SIGINT),
+        ("in_an_except", signal.SIGTERM),
+        ("in_c_code_that_clears_errors", signal.SIGINT),
+    ],
 )
 def test_an_interruption_that_gets_lost_is_made_again(where: str, number: signal.Signals) -> None:
     process = started(_LOSING.replace("LOSE", where))

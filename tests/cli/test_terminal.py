@@ -66,7 +66,7 @@ def store(run, tmp_path: Path) -> Path:
     ],
     ids=lambda words: " ".join(words[:2]),
 )
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_everything_fits(store: Path, words: tuple[str, ...], columns: int) -> None:
     lines = in_terminal(columns, *words, cwd=store)
     assert len(lines) > 3

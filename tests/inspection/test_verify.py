@@ -21,7 +21,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_stores
-from tests.mutations import fresh_copy, mutated_stores
+from tests.mutations import fresh_copy, mutated_stores, shares
 from tests.trees import dated
 
 
@@ -80,18 +80,18 @@ def surveys(root: Path) -> list[SliceSurvey]:
 @pytest.mark.parametrize("case", MUTATION_SETS)
 def test_a_sound_beginning_changes_no_survey(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "BATCH_ROWS", 5)
-    for mutation, root in mutated_stores(case, tmp_path, 2):
+    for mutation, root in mutated_stores(case, tmp_path, 6):
         found = surveys(root)
         with monkeypatch.context() as patch:
             patch.setattr(survey, "scan_sound", lambda *_: (FILE_HEADER_SIZE, 0))
             assert surveys(root) == found, mutation
 
 
-@pytest.mark.parametrize("case", MUTATION_SETS)
-def test_mutations(case: str, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "every"), shares(3))
+def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
     base = {n: Ranges.of(c["readable"]) for n, c in load_expected(case)["base"]["channels"].items()}
     wrong = []
-    for mutation, root in mutated_stores(case, tmp_path):
+    for mutation, root in mutated_stores(case, tmp_path, every):
         facts = mutation.get("salvage", {})
         verdict = run(root)
         for channel in verdict.channels:

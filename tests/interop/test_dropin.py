@@ -13,11 +13,9 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from tests.brokers import Broker
-from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.conftest import GOLDEN, cases_by_kind, golden_cases, load_expected
 from tests.interop.rawclient import Publisher, RawClient, stored
 
-#: What a check of a store says that its own server has left behind is no fault of ours.
-_DAMAGED = "dmg_"
 _KEYS = {"encrypted_aes": "AES", "encrypted_chacha": "CHACHA"}
 
 
@@ -40,7 +38,7 @@ def by_inbox(channel: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(channel.get("subscriptions", []), key=lambda each: (each["ack_inbox"], each["inbox"]))
 
 
-@pytest.mark.parametrize("case", healthy())
+@pytest.mark.parametrize("case", cases_by_kind(healthy()))
 def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     expected = load_expected(case)
     store = golden_copy(case)

@@ -11,6 +11,7 @@ import pytest
 from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
+from tests.conftest import EACH_VERSION
 from tests.interop.rawclient import NoRespondersError, RawClient, stored
 from tests.interop.talker import Talker
 from tests.interop.test_fault_tolerance import members_of
@@ -19,9 +20,6 @@ from tests.interop.test_flags import fetch
 from tests.interop.test_other_clients import play
 from tests.servers import NatsServer, free_port
 from tests.waiting import until
-
-#: Before pools of connections, and since.
-VERSIONS = ["2.9.10", "2.10.26", "2.12.8", "2.15.1"]
 
 
 def configured(folder: Path, port: int, *routes: int) -> Path:
@@ -86,7 +84,7 @@ def heard(speaker: Talker, listener: Talker) -> None:
     until(came)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 @pytest.mark.parametrize("dialler", ["ours", "theirs", "both"])
 def test_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> None:
     ours, theirs = free_port(), free_port()
@@ -130,8 +128,16 @@ def test_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> None:
     calm(broker)
 
 
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-@pytest.mark.parametrize("dialler", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    ("version", "dialler"),
+    [
+        pytest.param(
+            version, dialler, marks=() if (version == servers.OLDEST) == (dialler == "ours") else pytest.mark.slow
+        )
+        for version in (servers.OLDEST, servers.NEWEST)
+        for dialler in ("ours", "theirs")
+    ],
+)
 def test_tls_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> None:
     authority = party(tmp_path, "authority")
     certificate = party(tmp_path, "server", authority)

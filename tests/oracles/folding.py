@@ -28,17 +28,7 @@ class Fold:
         self._pending: dict[int, set[int]] = {}  # only of those that have any
 
     def apply(self, buffer: Buffer, batch: LogColumns, row: int) -> int:
-        """Applies the records of a batch from a row on.
-
-        Args:
-            buffer: The file that the batch is of.
-            batch: Records with a right CRC.
-            row: The first to apply.
-
-        Returns:
-            The first row that it leaves to the caller: neither a Msg nor an Ack record, nor, with the compiled kernels,
-            a New, Update or Delete record as the server writes it. The number of rows if there is none.
-        """
+        """Applies the records of a batch from a row on."""
         for kind, number, sequence in zip(batch.type[row:], batch.id[row:], batch.seq[row:], strict=True):
             if kind != _MSG and kind != _ACK:
                 break

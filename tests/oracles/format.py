@@ -64,21 +64,7 @@ def scan_messages(
     columns: MessageColumns,
     row: int = 0,
 ) -> tuple[int, int, ScanStop]:
-    """Walks the records of a data file as the server reads them (filestore.md section 7.2), up to the first problem.
-
-    Args:
-        buffer: The file.
-        start: Offset of the first record's header.
-        limit: Where to stop; the end of the buffer if it is beyond.
-        crc: How the CRCs were made.
-        channel: The subject that messages should have; others are flagged.
-        columns: Filled with the good records.
-        row: The first row to fill.
-
-    Returns:
-        The number of rows in use (those before `row` included), the offset of the record where it stopped,
-        and why.
-    """
+    """Walks the records of a data file as the server reads them (filestore.md section 7.2), up to the first problem."""
     view, limit = _window(buffer, start, limit)
     _check_row(columns, row)
     positions: list[int] = []
@@ -118,21 +104,6 @@ def scan_run(
 
     Every record is good and of the channel, its sequence is higher than that of the record before, and it is what the
     next record of the index names, which is good as well.
-
-    Args:
-        buffer: The data file.
-        start: Offset of the first record's header.
-        until: Stop before a record that begins here or further on.
-        crc: How the CRCs were made.
-        channel: The subject of the messages.
-        index: The index file; None compares with none.
-        entry: Number of its record that names the first message.
-        after: Sequence of the record before the first.
-        rows: Stop behind so many records; also where there are more than `MOST_RANGES` ranges of sequences.
-
-    Returns:
-        How many records there are; the offset behind the last; their sequences, as ranges; the sizes of their payloads,
-        and those of the messages' data, summed up; the largest of the latter; the first and the last timestamp.
     """
     view, limit = _window(buffer, start, until)
     if entry < 0:
@@ -194,16 +165,6 @@ def read_messages_at(
 
     Row i belongs to offset i. Where a record is not good, the row holds the offset, the size if there was a
     header, and zeros.
-
-    Args:
-        buffer: The file.
-        limit: End of the readable part; the end of the buffer if it is beyond.
-        offsets: Offsets of record headers, any numbers.
-        crc: How the CRCs were made.
-        channel: The subject that messages should have; others are flagged.
-        columns: At least as many rows as offsets.
-        stops: Receives `ScanStop.END` for good records, else what is wrong; `SHORT_HEADER` also for offsets at or
-            beyond the limit or negative. At least as many as offsets.
     """
     view, limit = _window(buffer, 0, limit)
     if len(offsets) > columns.capacity or len(offsets) > len(stops):
@@ -230,18 +191,7 @@ def gather(
     offsets: NDArray[np.int32],
     target: NDArray[np.uint8],
 ) -> None:
-    """Copies parts of a buffer one behind the other, as Arrow keeps binary values.
-
-    Args:
-        buffer: The file.
-        starts: Where each part begins; of an empty one it does not matter.
-        sizes: Bytes of each.
-        offsets: Receives where each part begins in `target`, and where the last one ends: one more than parts.
-        target: Receives the bytes, as many as all parts have together.
-
-    Raises:
-        ValueError: A part lies outside of the buffer, or there are not as many offsets or bytes as there should be.
-    """
+    """Copies parts of a buffer one behind the other, as Arrow keeps binary values."""
     view = memoryview(buffer).cast("B")
     total = int(sizes.sum(dtype=np.int64))
     if len(sizes) != len(starts) or len(offsets) != len(starts) + 1 or len(target) != total or total > _MAX_OFFSET:
@@ -259,17 +209,6 @@ def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channe
 
     A record counts when its payload fits, is a message with a sequence and a subject (of at most
     `fieldscan.MAX_FIELDS` fields) and has the right CRC.
-
-    Args:
-        buffer: The file.
-        start: First offset to look at.
-        limit: Records must end here; the end of the buffer if it is beyond.
-        crc: How the CRCs were made.
-        channel: The channel that is searched; records of other subjects count, too.
-        until: Records must begin before this offset; if below zero, anywhere.
-
-    Returns:
-        Offset of the record's header, -1 if there is none.
     """
     view, limit = _window(buffer, start, limit)
     for position in _candidates(view, start, limit, until, typed=0):
@@ -294,18 +233,6 @@ def scan_log(
 
     Payloads of the types 3, 4 and 5 are decoded (subs.dat, filestore.md section 3.4); where that fails it stops with
     BAD_DECODE. All other types get a row, unknown ones too.
-
-    Args:
-        buffer: The file.
-        start: Offset of the first record's header.
-        limit: Where to stop; the end of the buffer if it is beyond.
-        crc: How the CRCs were made.
-        columns: Filled with the good records.
-        row: The first row to fill.
-
-    Returns:
-        The number of rows in use (those before `row` included), the offset of the record where it stopped,
-        and why.
     """
     view, limit = _window(buffer, start, limit)
     _check_row(columns, row)
@@ -339,9 +266,6 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
 
     A record counts when its type is 1 to `max_type`, its payload is not empty, fits, consists of protobuf
     fields (at most `fieldscan.MAX_FIELDS`) and has the right CRC.
-
-    Returns:
-        Offset of the record's header, -1 if there is none.
     """
     view, limit = _window(buffer, start, limit)
     for position in _candidates(view, start, limit, until, typed=max_type):
@@ -354,18 +278,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
 
 
 def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, ScanStop, int, bool]:
-    """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
-
-    Args:
-        buffer: The file.
-        start: Offset of the first record, 4 in a file.
-        limit: Where to stop; the end of the buffer if it is beyond.
-        crc: How the CRCs were made.
-
-    Returns:
-        The number of good records; why it stopped: END, SHORT_HEADER (1 to 31 bytes are left), ZEROS (a record of
-        zeros) or BAD_CRC; the sum of the sizes that they name; whether their sequences rise.
-    """
+    """Counts the good records of an index file, as the server reads them (filestore.md section 7.6)."""
     view, limit = _window(buffer, start, limit)
     count, stop = 0, ScanStop.END
     while (position := start + count * INDEX_RECORD_SIZE) < limit:
@@ -387,18 +300,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
 def read_index(
     descriptor: int, start: int, limit: int, crc: Crc, part: int = 1 << 18
 ) -> tuple[int, ScanStop, int, bool] | None:
-    """Does what `scan_index` does with an open file: bytes that are looked at once cost less copied than mapped.
-
-    Args:
-        descriptor: The file.
-        start: Offset of the first record.
-        limit: Where to stop; the file has to reach so far.
-        crc: How the CRCs were made.
-        part: Bytes that are read at once, whole records.
-
-    Returns:
-        As `scan_index`; None if the file could not be read as far as that.
-    """
+    """Does what `scan_index` does with an open file: bytes that are looked at once cost less copied than mapped."""
     if start < 0 or limit < 0:
         raise ValueError(f"start {start} or limit {limit} is negative")
     if part <= 0 or part % INDEX_RECORD_SIZE:
@@ -429,21 +331,6 @@ def scan_leaf(
 
     It only saves time, so the plain kernels do without: they leave every leaf to those who look at single elements
     (`format.raftlog`).
-
-    Args:
-        buffer: The file.
-        at: Where the page begins.
-        limit: Where it ends.
-        count: How many elements it should have.
-        low: Keys are not below this.
-        high: They are below this, if it is there.
-        term: The highest term of the entries before.
-        bound: An index behind which a run ends.
-
-    Returns:
-        None if the elements have to be held against each other, for the page may be damaged. Else, in the order of the
-        keys, the place of each element that has to be looked at, and between them runs: entries that follow each other,
-        of one term, with messages of one channel that follow each other, as arguments of `raftlog.Publishes`.
     """
 
 
@@ -453,18 +340,6 @@ def same_entries(
     """Compares entries of two Raft logs that `scan_leaf` has put together.
 
     Like that it only saves time: the plain kernels know of none that they are the same.
-
-    Args:
-        buffer: The file.
-        at: Where its leaf page begins.
-        row: The place of the first element.
-        other: The other file.
-        other_at: Where its leaf page begins.
-        other_row: The place of the first element there.
-        count: How many to compare.
-
-    Returns:
-        How many from the first on are byte by byte the same, and the sequence of the last message in them.
     """
     return 0, 0
 
@@ -494,13 +369,6 @@ def index_record(sequence: int, offset: int, timestamp: int, size: int, crc: Crc
     """The index record of one message, faster than `encode_index` for columns of one.
 
     Facts: filestore.md section 2.3.
-
-    Args:
-        sequence: Of the message.
-        offset: Where its record begins in the data file.
-        timestamp: Nanoseconds since the epoch.
-        size: Bytes of its payload.
-        crc: How to make CRCs.
     """
     named = _INDEX_FIELDS.pack(sequence, offset, timestamp, size)
     return named + crc.function(named).to_bytes(4, "little")
@@ -519,23 +387,6 @@ def index_run(
     """Index records for a run of encoded messages that is to be copied to a data file as it is.
 
     Facts: filestore.md section 2.3.
-
-    Args:
-        data: Holds the records.
-        starts: Where each payload begins.
-        sizes: Payload size of each.
-        sequences: Sequence of each.
-        timestamps: Timestamp of each.
-        offset: Where in the data file the first record is going to be.
-        after: Sequence of the message before the first one.
-        crc: How to make CRCs.
-
-    Returns:
-        The index records, and where in `data` the run begins and ends. None if it is no run: the records, each with
-        its header in front, do not follow each other directly, or their sequences do not follow `after` without gaps.
-
-    Raises:
-        ValueError: The columns have different lengths.
     """
     count = len(sizes)
     if len(starts) != count or len(sequences) != count or len(timestamps) != count:
@@ -562,20 +413,7 @@ def encode_messages(
     payloads: Sequence[bytes],
     crc: Crc,
 ) -> tuple[bytes, NDArray[np.uint32]]:
-    """Encodes messages as records of a data file, byte by byte as the server does (filestore.md section 3.1).
-
-    Args:
-        channel: The subject of all of them.
-        sequences: Message sequences, unsigned 64 bits.
-        timestamps: Nanoseconds since the epoch, signed 64 bits.
-        replies: Reply subjects, empty where there is none; None when no message has one.
-        payloads: The messages' data.
-        crc: How to make CRCs.
-
-    Returns:
-        The records one after the other, and the payload size of each (8 bytes less than it takes in the
-        file).
-    """
+    """Encodes messages as records of a data file, byte by byte as the server does (filestore.md section 3.1)."""
     numbers = np.asarray(sequences, np.uint64).tolist()
     times = np.asarray(timestamps, np.int64).view(np.uint64).tolist()
     count = len(payloads)
@@ -603,20 +441,7 @@ def encode_messages(
 
 
 def encode_flow(kind: int, number: int, sequences: Sequence[int], crc: Crc) -> bytes:
-    """Encodes that messages were sent to a subscription, or acknowledged by it (filestore.md sections 2.2 and 3.4).
-
-    Args:
-        kind: `SubRecord.MSG` or `SubRecord.ACK`.
-        number: The subscription's id.
-        sequences: Of the messages.
-        crc: How to make CRCs.
-
-    Returns:
-        The records one after the other.
-
-    Raises:
-        OverflowError: A number does not fit into 64 bits.
-    """
+    """Encodes that messages were sent to a subscription, or acknowledged by it (filestore.md sections 2.2 and 3.4)."""
     from stantools.format import logencode  # loads protobuf
 
     if number < 0 or number >> 64 or any(each < 0 or each >> 64 for each in sequences):
@@ -666,15 +491,7 @@ def _read_record(
 
 
 def _candidates(view: memoryview, start: int, limit: int, until: int, typed: int) -> Iterator[int]:
-    """Offsets at which a record header might begin: a size that fits, and a payload that begins with a tag.
-
-    Args:
-        view: The file.
-        start: First offset.
-        limit: End of the readable part.
-        until: Where to stop looking; `limit` if below zero.
-        typed: The highest record type; 0 for untyped records.
-    """
+    """Offsets at which a record header might begin: a size that fits, and a payload that begins with a tag."""
     data = np.frombuffer(view, np.uint8) if len(view) else np.empty(0, np.uint8)
     last = limit - RECORD_HEADER_SIZE - 1  # the last header with one byte of payload behind it
     if until >= 0:

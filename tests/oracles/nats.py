@@ -89,11 +89,7 @@ class Names:
         return len(self._numbers)
 
     def add(self, name: bytes, number: int) -> None:
-        """Puts a number under a name, instead of the one that may be there.
-
-        Raises:
-            ValueError: The number is negative or needs more than 31 bits.
-        """
+        """Puts a number under a name, instead of the one that may be there."""
         if not 0 <= number <= _MOST:
             raise ValueError(f"{number} is no number for a name")
         self._numbers[bytes(name)] = number
@@ -103,15 +99,7 @@ class Names:
         self._numbers.pop(name, None)
 
     def begin_with(self, heads: Mapping[bytes, int]) -> None:
-        """Puts numbers under all subjects that begin with a head and go on with tokens, without a blank.
-
-        Args:
-            heads: Numbers by head, which is up to a point, and no head begins with another one; instead of those that
-                there were. What is below one may also be there itself, under the same number.
-
-        Raises:
-            ValueError: A number is negative or needs more than 31 bits.
-        """
+        """Puts numbers under all subjects that begin with a head and go on with tokens, without a blank."""
         for number in heads.values():
             if not 0 <= number <= _MOST:
                 raise ValueError(f"{number} is no number for names")
@@ -140,18 +128,6 @@ def parse_publishes(
 
     The runs of equal routes cover the rows without a gap. A run of route -1 (unknown) has one subject only, so that it
     is enough to look at its first row.
-
-    Args:
-        buffer: Bytes from a client.
-        begin: Where an operation begins.
-        end: Where the bytes end.
-        frames: Filled from its first row on.
-        table: The routes of subjects.
-        max_control_line: Most bytes of a line behind its operation.
-        max_payload: Most bytes of headers and payload; negative for no limit.
-
-    Raises:
-        ValueError: Begin or end lie outside, or the end is beyond 2 GiB.
     """
     return _parse(buffer, begin, end, frames, table, max_control_line, max_payload)
 
@@ -170,20 +146,6 @@ def parse_gathered(
 
     A piece is taken if it is whole PUB frames, without headers, whose routes all have a rank, and there is room for
     them. The first piece that is not ends the parsing. Frames of the same rank stay in order.
-
-    Args:
-        buffer: The pieces, one after the other, the first of all at its start.
-        ends: Where each piece ends.
-        first: The piece to begin with.
-        frames: Filled from its first row on.
-        table: The routes of subjects.
-        ranks: A byte for each route, by its number; 0 for none.
-        max_control_line: Most bytes of a line behind its operation.
-        max_payload: Most bytes of a payload; negative for no limit.
-
-    Raises:
-        ValueError: An end lies outside or in front of the one before, or is beyond 2 GiB.
-        IndexError: There is no such piece.
     """
     if not 0 <= first <= len(ends):
         raise IndexError(f"there is no piece {first}")
@@ -324,20 +286,7 @@ def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: i
 def read_deliveries(
     buffer: Buffer, frames: Frames, begin: int, end: int, columns: FrameColumns, row: int = 0, shift: int = 0
 ) -> None:
-    """Fills columns with messages that `parse_messages` has found, and with the numbers that their reply subjects say.
-
-    Args:
-        buffer: What the frames were parsed from, or a copy of that part of it.
-        frames: The table.
-        begin: The first of its rows.
-        end: The row behind the last.
-        columns: Filled with the messages.
-        row: The first row to fill.
-        shift: How many bytes further behind they lie in a copy.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Fills columns with messages that `parse_messages` has found, and the numbers in their reply subjects."""
     if not (0 <= begin <= end <= len(frames) and 0 <= row <= len(columns) - (end - begin)):
         raise ValueError(f"rows {begin} to {end}, or {row}, lie outside")
     view = memoryview(buffer).cast("B")
@@ -385,20 +334,7 @@ def acknowledgement(reply: bytes) -> tuple[int, int, int, int]:
 def encode_messages(
     buffer: Buffer, frames: Frames, begin: int, end: int, sid: bytes, headers: bool, subject: bytes | None = None
 ) -> bytes:
-    """Returns MSG and HMSG frames of some rows for one subscription.
-
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-        sid: The receiver's name of the subscription.
-        headers: The receiver understands headers; else they are left out.
-        subject: The subject of all, in place of those that they were sent to.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Returns MSG and HMSG frames of some rows for one subscription."""
     if not 0 <= begin <= end <= len(frames):
         raise ValueError(f"rows {begin} to {end} lie outside")
     view = memoryview(buffer).cast("B")
@@ -427,18 +363,7 @@ def encode_messages(
 
 
 def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header_size: int = 0) -> bytes:
-    """Returns one message for one subscription.
-
-    Args:
-        subject: Its subject.
-        sid: Of the subscription.
-        payload: Header block, if any, and payload.
-        reply: Reply subject; empty for none.
-        header_size: Bytes of the header block; 0 for none.
-
-    Raises:
-        ValueError: There are not as many bytes.
-    """
+    """Returns one message for one subscription."""
     if not 0 <= header_size <= len(payload):
         raise ValueError(f"headers of {header_size} bytes in {len(payload)}")
     return message(subject, sid, payload[header_size:], reply, payload[:header_size])
@@ -447,19 +372,7 @@ def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"
 def hand_out(
     messages: Sequence[tuple[bytes, bytes]], at: int, known: Mapping[bytes, Any], patient: bool
 ) -> tuple[int, int, int, list[Any]]:
-    """Adds messages to what is collected for their receivers, as far as that is all there is to do.
-
-    Args:
-        messages: Subjects and payloads.
-        at: The first one.
-        known: Routes by subject.
-        patient: Not to receivers who do not keep up.
-
-    Returns:
-        The first message that somebody else has to care for, which may be small and has one receiver who takes frames
-        directly (`Client.direct`) otherwise; how many were added, and bytes of their payloads; and the clients for whom
-        nothing was collected before.
-    """
+    """Adds messages to what is collected for their receivers, as far as that is all there is to do."""
     first, total, fresh = at, 0, []
     while at < len(messages):
         subject, payload = messages[at]
@@ -516,17 +429,7 @@ def hand_out_runs(
 
 
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
-    """Returns the rows that have another subject than the row before, the first one among them.
-
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Returns the rows that have another subject than the row before, the first one among them."""
     if not 0 <= begin <= end <= len(frames):
         raise ValueError(f"rows {begin} to {end} lie outside")
     view = memoryview(buffer).cast("B")
@@ -545,24 +448,7 @@ def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[i
 def encode_numbers(
     buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes, first: int, tail: bytes, answers: Frames
 ) -> tuple[bytes, int]:
-    """Makes answers to rows that have a reply: each is its number, counted through all rows, between two texts.
-
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-        head: What is in front of the number.
-        first: The number of the first row, not negative.
-        tail: What is behind the number.
-        answers: Gets the answers, whose subjects are the replies, from its first row on. They have no route.
-
-    Returns:
-        The buffer of the answers, and how many they are.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside, or the other table is too short.
-    """
+    """Makes answers to rows that have a reply: each is its number, counted through all rows, between two texts."""
     if not (0 <= begin <= end <= len(frames) and end - begin <= len(answers) and first >= 0):
         raise ValueError(f"rows {begin} to {end} lie outside")
     view = memoryview(buffer).cast("B")
@@ -592,24 +478,7 @@ def put_acknowledgements(
     number: int,
     left: int,
 ) -> int:
-    """Gives each row a subject for the acknowledgement of its first delivery (jetstream-api.md section 9) as its reply.
-
-    Args:
-        buffer: Where the messages are; the subjects are written into it, one behind the other.
-        at: Where the first one goes.
-        frames: The table.
-        prefix: What they begin with, up to the point in front of the deliveries.
-        sequences: Stream sequences.
-        times: When the messages were stored, in nanoseconds since 1970.
-        number: The consumer sequence of the first row; the others follow.
-        left: How many messages are pending behind the first row; with each row it is one less.
-
-    Returns:
-        Where the last one ends.
-
-    Raises:
-        ValueError: There are not as many sequences and times as rows, or no room for all subjects.
-    """
+    """Gives each row the ack subject of its first delivery (jetstream-api.md section 9) as its reply."""
     if not len(frames) == len(sequences) == len(times):
         raise ValueError(f"{len(frames)} rows, {len(sequences)} sequences, {len(times)} times")
     places: list[tuple[int, int]] = []
@@ -626,18 +495,7 @@ def put_acknowledgements(
 
 
 def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:
-    """Returns MSG frames for some payloads of a block, all with one subject and without reply.
-
-    Args:
-        block: The payloads.
-        begin: The first one.
-        end: The one behind the last.
-        subject: The subject of all.
-        sid: The receiver's name of the subscription.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
+    """Returns MSG frames for some payloads of a block, all with one subject and without reply."""
     return _encode(block, begin, end, b"MSG %b %b " % (subject, sid))
 
 

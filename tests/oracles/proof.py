@@ -34,23 +34,7 @@ def compare_messages(
     marks: NDArray[np.uint8],
     other_marks: NDArray[np.uint8],
 ) -> tuple[int, int]:
-    """Compares messages by sequence until one side is used up; both sides must rise.
-
-    Args:
-        batch: What should be there.
-        row: Where to begin in it.
-        received: The buffer that `columns` point into.
-        columns: What is there; sequence 0 may not occur.
-        other_row: Where to begin in it.
-        origin: Headers with channel, sequence and timestamp are expected.
-        published: Messages may have come by publishing: then the header block has the lines `Nats-Msg-Id` or
-            `Nats-Expected-…` behind ours, and the timestamp is the stream's own.
-        marks: Gets `Difference` for each row of the batch that was dealt with.
-        other_marks: Gets `Difference.ABSENT` for each received row that has no counterpart, else 0.
-
-    Returns:
-        The rows where it stopped; at least one is behind the last row of its side.
-    """
+    """Compares messages by sequence until one side is used up; both sides must rise."""
     store, view = memoryview(batch.buffer).cast("B"), memoryview(received).cast("B")
     one = batch.columns
     while row < len(batch) and other_row < len(columns):

@@ -65,15 +65,7 @@ def copy_pieces(
     target: NDArray[np.uint8],
     place: NDArray[np.int64],
 ) -> None:
-    """Copies pieces of one array of bytes into another.
-
-    Args:
-        source: Where they are.
-        start: Where each begins; of an empty one it does not matter.
-        size: The size of each.
-        target: Where they go.
-        place: Where each goes to.
-    """
+    """Copies pieces of one array of bytes into another."""
     large = size >= _LARGE
     if large.any():
         read, write = source.data, target.data
@@ -124,16 +116,7 @@ def crc32c(data: ReadableBuffer) -> int:
 
 
 def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
-    """Writes data as stored chunks of the snappy framing format (jetstream-migration.md section 7).
-
-    Args:
-        data: Anything.
-        out: Where to write; needs 8 bytes more than the data for each 65536 bytes or part of them.
-        position: Where in `out` to begin.
-
-    Returns:
-        The position in `out` behind the chunks.
-    """
+    """Writes data as stored chunks of the snappy framing format (jetstream-migration.md section 7)."""
     view, target = memoryview(data).cast("B"), out.data
     for begin in range(0, len(view), CHUNK_SIZE):
         chunk = view[begin : begin + CHUNK_SIZE]
@@ -154,16 +137,6 @@ def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bo
 
     Nothing is skipped at the beginning of a block, and the first record may be larger than its room. If even that one
     does not fit into the content, the block is full while it is empty.
-
-    Args:
-        batch: The messages.
-        first: The first row to write.
-        block: The block; its position, last sequence and last time are moved on.
-        origin: Write headers with channel, sequence and time.
-
-    Returns:
-        The row to go on with, the size of the records of messages (what a server counts as bytes of the stream), and
-        why it ended.
     """
     columns, sequence, channel, subject = batch.columns, batch.sequence, batch.channel, batch.subject
     out, position, buffer = block.content, block.position, batch.buffer
@@ -362,17 +335,7 @@ def end_of_records(block: ReadableBuffer, key: bytes) -> int:
 def scan_records(
     block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
 ) -> tuple[int, int, RecordFlaw]:
-    """Reads the records of a block as a server does, up to the first that is not good.
-
-    Args:
-        block: The whole block.
-        position: Where to begin.
-        key: Of the block, 32 bytes.
-        columns: Filled from row 0 on.
-
-    Returns:
-        The number of rows, the position where it ended and why.
-    """
+    """Reads the records of a block as a server does, up to the first that is not good."""
     view = np.frombuffer(memoryview(block), np.uint8)
     if not 0 <= position <= len(view):
         raise ValueError(f"position {position} of {len(view)}")
@@ -441,19 +404,7 @@ def _record_size(view: NDArray[np.uint8], position: int) -> tuple[RecordFlaw, in
 
 
 def encode_record(sequence: int, time: int, subject: bytes, header: bytes, payload: bytes, key: bytes) -> bytes:
-    """Returns a record.
-
-    Args:
-        sequence: Its sequence, with flags.
-        time: Nanoseconds since 1970.
-        subject: The subject.
-        header: The header block; empty for none.
-        payload: The payload.
-        key: Of the block, 32 bytes.
-
-    Raises:
-        ValueError: It is too large for a record.
-    """
+    """Returns a record."""
     checked, size = _checked(key), record_size(subject, header, payload)
     if len(subject) > MAX_SUBJECT_SIZE or size > MAX_RECORD_SIZE:
         raise ValueError(f"a record of {size} bytes")
@@ -472,13 +423,7 @@ def encode_record(sequence: int, time: int, subject: bytes, header: bytes, paylo
 
 
 def encode_tombstones(sequences: NDArray[np.uint64], times: NDArray[np.int64], key: bytes) -> bytes:
-    """Returns the records that take out messages.
-
-    Args:
-        sequences: The sequences of the messages.
-        times: Their times, nanoseconds since 1970.
-        key: Of the block that the records go to, 32 bytes.
-    """
+    """Returns the records that take out messages."""
     if len(sequences) != len(times):
         raise ValueError(f"{len(sequences)} sequences with {len(times)} times")
     rows = zip(sequences.tolist(), times.tolist(), strict=True)
@@ -513,16 +458,7 @@ def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] | None:
-    """Returns header block and payload of a record's message, as a direct get is answered, and the size of the block.
-
-    Args:
-        data: The record.
-        key: Of its block, 32 bytes.
-        stream: Name of the stream, for the headers that say where the message is.
-
-    Returns:
-        None if it is no record, or its hash is another one.
-    """
+    """Returns header block and payload of a record's message, for a direct get, and the size of the block."""
     parts = decode_record(data, key)
     if parts is None:
         return None
@@ -535,18 +471,7 @@ def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] |
 def find_messages(
     block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: MessagePlaces
 ) -> int:
-    """Looks where the messages of records are, up to the first record that is not good.
-
-    Args:
-        block: Bytes of a block.
-        starts: Where in them each record begins.
-        sizes: Its size, as it is known from elsewhere.
-        key: Of the block, 32 bytes.
-        places: Filled; as long as the others.
-
-    Returns:
-        How many records are good.
-    """
+    """Looks where the messages of records are, up to the first record that is not good."""
     view = memoryview(block).cast("B")
     checked = _checked(key)
     if not len(starts) == len(sizes) == len(places.subject):

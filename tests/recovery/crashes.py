@@ -2,7 +2,9 @@
 
 Run by `test_crashes.py` in a process of its own, which forks one child for each point:
 
-    python -m tests.recovery.crashes SCENARIO DIRECTORY
+    python -m tests.recovery.crashes SCENARIO DIRECTORY EVERY
+
+Of the points before the last ones it tries one of EVERY; the ways take turns.
 
 Points are the system calls that change something. Two things can happen there:
 
@@ -60,7 +62,7 @@ CHANGING = (
 )
 SYNC_WITHOUT_FSYNC = 10**9
 WAYS = ("kill", "strict", "names")
-#: The last points are where names change; each is tried in all ways, those before in turn.
+#: The last points are where names change; each is tried, in all ways where all points are.
 CRITICAL = 14
 
 
@@ -323,7 +325,7 @@ def identity(path: Path) -> list[int]:
     return [zlib.crc32(digest(path).encode())]
 
 
-def main(name: str, work: Path) -> None:
+def main(name: str, work: Path, every: int) -> None:
     scenario = SCENARIOS[name]
     durable.SYNCFS_FROM = SYNC_WITHOUT_FSYNC
     atomic.identity = identity
@@ -339,8 +341,10 @@ def main(name: str, work: Path) -> None:
     outcomes: dict[str, int] = {}
     # By renames only the end is different.
     begin = max(count - CRITICAL, 1) if name == "in-place-by-renames" else 1
-    for point in range(begin, count + 1):
-        ways = WAYS if point >= count - CRITICAL else WAYS[point % 3 :][:1]
+    critical = max(count - CRITICAL, begin)
+    tried = [*range(begin, critical, every), *range(critical, count + 1)]
+    for number, point in enumerate(tried):
+        ways = WAYS if every == 1 and point >= critical else WAYS[number % 3 :][:1]
         for way, left in ends(work, scenario, base, point, ways):
             where = f"point {point} of {count}, {way}"
             have = digest(left / target)
@@ -381,7 +385,7 @@ def check_log(root: Path, undisturbed: Path, base: Path, where: str, *, finished
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], Path(sys.argv[2]))
+        main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
     except (AssertionError, StantoolsError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -15,10 +15,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and O_PATH")
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_point(work, scenario):
+def test_points(work: Path, scenario: str, every: int) -> None:
     outcome = subprocess.run(
-        [sys.executable, "-m", "tests.recovery.crashes", scenario, str(work)],
+        [sys.executable, "-m", "tests.recovery.crashes", scenario, str(work), str(every)],
         cwd=ROOT,
         capture_output=True,
         text=True,

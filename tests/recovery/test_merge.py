@@ -253,14 +253,15 @@ def test_a_server_dat_that_cannot_be_read_is_that_of_another_node(tmp_path: Path
     assert state_of(plan) == state_of(whole)
 
 
-def test_damage_of_one_node_takes_nothing_that_another_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [30, pytest.param(200, marks=pytest.mark.slow)])
+def test_damage_of_one_node_takes_nothing_that_another_has(tmp_path: Path, seeds: int) -> None:
     case = "churn_2"
     whole = planned(case)
     wanted = state_of(whole)
     digests = {each.name: digest(whole, each.name.decode(), case) for each in whole.channels}
     nodes = tmp_path / "nodes"
     shutil.copytree(CLUSTERS / case / "nodes", nodes)
-    for seed in range(100):
+    for seed in range(seeds):
         chance = random.Random(seed)
         path = find_node(nodes / chance.choice("abc")).log  # type: ignore[union-attr]
         assert path

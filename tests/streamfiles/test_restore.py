@@ -22,6 +22,7 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SKIPS
 from stantools.streamfiles.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 from tests import natsclient, servers
+from tests.conftest import EACH_VERSION
 from tests.streamfiles.making import TIME, Item, batch, numbered
 
 NOW = time.time_ns()
@@ -199,10 +200,7 @@ async def check_consumers(client: Client, case: Case) -> None:
         assert {name: info["config"].get(name) for name in expected} == expected
 
 
-_MIDDLE = [pytest.param(version, marks=pytest.mark.slow) for version in servers.VERSIONS[1:-1]]
-
-
-@pytest.mark.parametrize("version", [servers.OLDEST, *_MIDDLE, servers.NEWEST])
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> None:
     """Restored, read, restarted, published to, read, restarted, read."""
     server = start_server(version)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from textual import events
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input
 
 from stantools.store import locks
@@ -123,34 +124,36 @@ class Hands(Pilot[None]):
         quiet = 0
         while quiet < 2 and self._alive:
             screen = self.app.screen
-            nodes: list[MessagePump] = [self.app, *screen.walk_children(with_self=True)]
-            await self._answered(nodes, MessagePump.call_later)
-            busy = any(node.message_queue_size for node in nodes)
-            await self._answered([screen], MessagePump.call_after_refresh)
-            busy |= any(node.message_queue_size for node in nodes) or screen is not self.app.screen
-            busy |= not self.app.typed.idle  # type: ignore[attr-defined]
-            quiet = 0 if busy else quiet + 1
+            await self._until_on(screen, lambda: not self._busy)
+            drawn = asyncio.Event()
+            if screen.call_after_refresh(drawn.set):
+                await self._until_on(screen, drawn.is_set)
+            quiet = 0 if self._busy or screen is not self.app.screen else quiet + 1
 
     @property
     def _alive(self) -> bool:
         return self.app.is_running and self.app.failure is None  # type: ignore[attr-defined]
 
-    async def _answered(self, nodes: Iterable[MessagePump], call: Callable[..., bool]) -> None:
-        """Waits until all have called back; what is removed meanwhile, or lies below another screen now, need not."""
-        screen, waiting, all_did = self.app.screen, set(nodes), asyncio.Event()
+    @property
+    def _busy(self) -> bool:
+        """Whether keys wait, or the application or a widget of the screen has a message, or handles one."""
+        if not self.app.typed.idle:  # type: ignore[attr-defined]
+            return True
+        return any(map(_is_busy, (self.app, *self.app.screen.walk_children(with_self=True))))
 
-        def answered(node: MessagePump) -> None:
-            waiting.discard(node)
-            if not waiting:
-                all_did.set()
+    async def _until_on(self, screen: Screen[Any], condition: Callable[[], bool]) -> None:
+        """Waits until something is so, or the screen is not the topmost one any more."""
+        turns = 0
+        while not condition() and self._alive and screen is self.app.screen:
+            await asyncio.sleep(0 if turns < 20 else 0.002)
+            turns += 1
 
-        for node in tuple(waiting):
-            if not call(node, answered, node):
-                waiting.discard(node)
-        while waiting and self._alive and screen is self.app.screen:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(all_did.wait(), 0.01)
-            waiting.difference_update([node for node in waiting if not (node.is_running and node.is_attached)])
+
+def _is_busy(node: MessagePump) -> bool:
+    """Whether a node does anything else than to wait for a message."""
+    queue = node._message_queue
+    waits = queue.empty() and queue.ready_event._waiters  # type: ignore[attr-defined]
+    return not waits and node.is_running and node.is_attached
 
 
 @pytest.fixture

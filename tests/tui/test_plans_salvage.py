@@ -105,7 +105,7 @@ def test_a_store_in_use(golden_copy: Callable[[str], Path], tmp_path: Path, monk
 
 @pytest.mark.parametrize("phase", ["writing", "verifying"])
 def test_cancelled(phase: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
-    root = golden_copy("many_channels")
+    root = golden_copy("basic")
     before = wizards.snapshot(root)
     wizard = wizards.fill(SalvageWizard(wizards.source(root)), out=str(tmp_path / "new"))
     wizards.look(wizard)
@@ -113,7 +113,7 @@ def test_cancelled(phase: str, golden_copy: Callable[[str], Path], tmp_path: Pat
     assert wizards.snapshot(root) == before
     if phase == "writing":
         assert job.state is JobState.CANCELLED
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["many_channels"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["basic"]
         # And again, now to the end.
         wizards.look(wizard)
         assert wizards.run(wizard).report.code == ExitCode.CLEAN

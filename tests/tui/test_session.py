@@ -11,13 +11,13 @@ from stantools.errors import StoreUnreadableError
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tui.jobs import JobState
 from tui.session import ScanStage
 from tui.store_session import StoreSession
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden(case: str, golden: Path) -> None:
     session = StoreSession(golden / case / "datastore")
     job = session.start()

@@ -25,9 +25,7 @@ Browse = Callable[..., None]
 #: A golden store, its channel, and the keys that lead from the list to what is wrong in it.
 DAMAGED = [
     ("damage_base", "alpha", ("enter", "j")),
-    ("dmg_crc_flip_noidx", "alpha", ("n", "enter", "n")),
     ("dmg_length_flip_noidx", "alpha", ("n", "enter", "n")),
-    ("dmg_length_huge_noidx", "alpha", ("n", "enter", "n")),
     ("dmg_payload_flip_idx_intact", "alpha", ("n", "enter", "n")),
     ("dmg_zero_tail_dat_noidx", "alpha", ("n", "enter", "n")),
     ("dmg_last_slice_cut_header", "alpha", ("n", "enter", "n")),
@@ -43,7 +41,7 @@ DAMAGED = [
     ("dmg_dat_missing_idx_there", "alpha", ("enter", "j")),
     ("archived_bak", "arch", ("enter", "j")),
 ]
-BOTH_SIZES = {"damage_base", "dmg_length_flip_noidx", "dmg_garbage_subs", "archived_bak"}
+BOTH_SIZES = {"dmg_length_flip_noidx", "archived_bak"}
 
 
 async def settled(pilot: Any) -> None:

@@ -52,15 +52,11 @@ async def history(pilot: Any) -> HistoryScreen:
         ("durables", "jobs.queue"),
         ("compaction", None),
         ("basic", None),
-        ("archived_bak", None),
         ("clustered", None),
-        ("dmg_subs_cut_header", None),
         ("dmg_subs_cut_payload", None),
         ("dmg_subs_payload_flip", "alpha"),
         ("dmg_subs_missing", None),
-        ("dmg_garbage_subs", None),
         ("dmg_version_0_subs", None),
-        ("dmg_unknown_type_subs", None),
         ("dmg_zero_tail_subs_clients", None),
         ("dmg_clients_missing", None),
     ],
@@ -85,9 +81,15 @@ async def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "case",
-    ["clients_many", "durables", "dmg_clients_payload_flip", "dmg_clients_missing", "dmg_clients_cut_header",
-     "dmg_unknown_type_clients", "dmg_version_255_clients", "dmg_garbage_clients", "dmg_zero_tail_subs_clients"],
-)  # fmt: skip
+    [
+        "clients_many",
+        "durables",
+        "dmg_clients_payload_flip",
+        "dmg_clients_missing",
+        "dmg_unknown_type_clients",
+        "dmg_zero_tail_subs_clients",
+    ],
+)
 async def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / case)
     async with browse("datastore") as pilot:

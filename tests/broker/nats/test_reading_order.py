@@ -16,7 +16,7 @@ from stantools.nats.frames import rows
 from tests.broker.nats.model import Model, origin
 from tests.broker.nats.simulator import Errors, Loop, Network, Peer
 
-FEW, MANY = 90, 4000
+FEW, MANY = 36, 4000
 #: Clients, and how often each of them sends something.
 CLIENTS, STEPS = 5, 25
 SUBJECTS = (b"c.a", b"c.b", b"c.a.x", b"c.b.y")

@@ -189,7 +189,7 @@ def test_who_comes_seldom_waits_for_others_for_a_while_only(sync: int) -> None:
     chance = random.Random(1)
     others = quick(3)
     seldom = [Client(b"seldom-%d" % number, lambda: chance.randint(5, 50) * 1000 * MICROSECOND) for number in range(5)]
-    Loop(*others, *seldom, sync=sync).run(5)
+    Loop(*others, *seldom, sync=sync).run(3)
     for each in seldom:
         # The commit that is under way when it comes, the pause behind it, and its own.
         assert len(each.waits) > 50

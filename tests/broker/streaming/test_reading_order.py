@@ -28,7 +28,7 @@ from tests.broker.nats import model as core
 from tests.broker.nats.simulator import Errors, Loop, Network, Peer
 from tests.broker.streaming.model import Member, Model
 
-FEW, MANY = 66, 3000
+FEW, MANY = 33, 3000
 #: Clients, those of them that may go in the middle, and how often each of them sends something.
 CLIENTS, UNSTEADY, STEPS = 5, 1, 25
 CHANNELS = (b"foo", b"bar", b"foo.bar")

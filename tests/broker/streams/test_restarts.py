@@ -90,8 +90,9 @@ def test_a_stream_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
     world.server.stop()
 
 
-def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def with_a_damaged_consumer(place: Path) -> tuple[World, Path]:
+    """A consumer with three of five messages acknowledged, whose file was cut between two runs; and that file."""
+    world = World(place)
     world.create("S", subjects=["s"])
     for _ in range(5):
         world.publish("s", b"x")
@@ -99,9 +100,14 @@ def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
     for acknowledgement, _, _ in world.pull("S", "reader", {"batch": 3}):
         world.ask(acknowledgement, b"+ACK")
     world.server.stop()
-    meta = tmp_path / "jetstream" / "$G" / "streams" / "S" / "obs" / "reader" / "meta.inf"
+    meta = place / "jetstream" / "$G" / "streams" / "S" / "obs" / "reader" / "meta.inf"
     meta.write_bytes(meta.read_bytes()[:40])
     world.begin()
+    return world, meta
+
+
+def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
+    world, _ = with_a_damaged_consumer(tmp_path)
     assert world.api("CONSUMER.NAMES.S")["consumers"] in ([], None)
     made = world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
     assert made["delivered"]["stream_seq"] == made["ack_floor"]["stream_seq"] == 3
@@ -112,17 +118,7 @@ def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_consumer_that_cannot_be_made_again_keeps_its_place(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.create("S", subjects=["s"])
-    for _ in range(5):
-        world.publish("s", b"x")
-    world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
-    for acknowledgement, _, _ in world.pull("S", "reader", {"batch": 3}):
-        world.ask(acknowledgement, b"+ACK")
-    world.server.stop()
-    meta = tmp_path / "jetstream" / "$G" / "streams" / "S" / "obs" / "reader" / "meta.inf"
-    meta.write_bytes(meta.read_bytes()[:40])
-    world.begin()
+    world, meta = with_a_damaged_consumer(tmp_path)
     # Nothing can take the place of a directory.
     blocked = meta.with_name(".meta.next")
     blocked.mkdir()

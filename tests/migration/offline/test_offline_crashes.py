@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and O_PATH")
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, marks=pytest.mark.slow if each == "replace-by-renames" else ()) for each in SCENARIOS],
+)
 def test_every_point(work: Path, scenario: str) -> None:
     outcome = subprocess.run(
         [sys.executable, "-m", "tests.migration.offline.crashes", scenario, str(work)],

@@ -15,7 +15,7 @@ from stantools.migration.targets import in_use
 from stantools.migration.targets.directories import StoreDirectory
 from stantools.migration.targets.file_destination import PlacedStream, prove_stream_directory
 from tests import natsclient, servers
-from tests.conftest import load_expected
+from tests.conftest import EACH_VERSION, load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.streams import (
     PENDING,
@@ -97,7 +97,7 @@ async def _goes_on(url: str) -> None:
         assert sorted(got) == [*PENDING, 301]
 
 
-@pytest.mark.parametrize("version", servers.VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_a_server_opens_what_was_placed(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = await _stopped(start_server, version)
     before = tree(server.store_dir)
@@ -301,7 +301,7 @@ async def test_streams_and_subjects_that_are_there_are_refused(
     assert _problems(store.check([streams[1].plan], begun=["one"], quiet=0)) == []
 
 
-@pytest.mark.parametrize("version", servers.VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server(version)
     await _fill(server.url, "one", "other.>")

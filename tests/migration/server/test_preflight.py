@@ -22,6 +22,7 @@ from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles.stream_config import unknown_options
 from tests import servers
+from tests.conftest import EACH_VERSION
 from tests.migration.server.archives import Archive, build
 from tests.nats.authority import Operator
 from tests.natsclient import jetstream
@@ -119,6 +120,7 @@ async def test_subjects_of_two_new_streams(start_server: Callable[..., Any]) -> 
     ]
 
 
+@pytest.mark.parametrize("each_server", servers.VERSIONS, indirect=True)  # they differ
 async def test_subjects_that_servers_refuse(each_server: Any) -> None:
     version = tuple(map(int, each_server.version.split(".")))
     assert refused(">", version)
@@ -294,7 +296,7 @@ async def test_api_errors_have_their_number(start_server: Callable[..., Any]) ->
         assert "prefix" in no.value.remedy
 
 
-@pytest.mark.parametrize("version", servers.VERSIONS)
+@pytest.mark.parametrize("version", EACH_VERSION)
 async def test_room_of_the_server(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     """What a server may store is asked for without making anything, and is what it refuses for itself."""
     config = {"jetstream": {"store_dir": str(tmp_path / "js"), "max_file": 10 << 20, "max_mem": 1 << 20}}

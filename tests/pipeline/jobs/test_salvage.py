@@ -65,16 +65,14 @@ def damage(root: Path) -> None:
     age(root)
 
 
-@pytest.mark.parametrize("channel_bytes", [0, 1 << 40])
-def test_every_golden_store_becomes_what_the_local_salvage_makes_of_it(
-    channel_bytes: int, golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("channel_bytes", "every"), [(0, 2), (1 << 40, 6), pytest.param(0, 1, marks=pytest.mark.slow)])
+def test_golden_stores_become_what_the_local_salvage_makes_of_them(
+    channel_bytes: int, every: int, golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
     monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", channel_bytes)
     monkeypatch.setattr(salvage, "GROUP_BYTES", 1 if channel_bytes else 64 << 20)
-    cases = [case for case in golden_cases() if not (case == "no_permission_dat" and os.geteuid() != 0)]
-    if channel_bytes:
-        cases = cases[::6]
+    cases = [case for case in golden_cases()[::every] if not (case == "no_permission_dat" and os.geteuid() != 0)]
     roots: dict[int, list[Path]] = {}
     for case in cases:
         roots.setdefault(load_expected(case)["options"]["file_crc_poly"], []).append(golden_copy(case))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from stantools.store.sample import SampleOptions, write_sample
 pa = pytest.importorskip("pyarrow")
 CaseInsensitiveDict = pytest.importorskip("pyspark.sql.datasource").CaseInsensitiveDict
 
+from pyspark.sql.datasource import DataSource  # noqa: E402
 from pyspark.sql.functions import spark_partition_id  # noqa: E402
 
 from stantools.pipeline.spark.failures import clear_errors  # noqa: E402
@@ -37,7 +40,7 @@ from stantools.pipeline.tables.model import ReadCounter  # noqa: E402
 from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402
 from stantools.pipeline.tables.schema import schema_of  # noqa: E402
-from tests.pipeline.conftest import TEST_CONF  # noqa: E402
+from tests.pipeline.conftest import TEST_CONF, skip_without_spark  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -293,10 +296,24 @@ def test_the_class_can_be_registered_as_users_do(spark: SparkSession, store: Pat
         frame.write.format("stan").mode("append").save("/nowhere")
 
 
-def test_spark_finds_the_formats_that_are_installed(spark: SparkSession, store: Path) -> None:
+ROOT = Path(__file__).parents[3]
+ENTRY = ROOT / "stantools" / "pipeline" / "spark" / "entry"
+
+
+def test_packages_on_the_path_name_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark looks for classes of this name in packages that begin with `pyspark_`."""
+    monkeypatch.syspath_prepend(str(ENTRY))
+    found = {each.name: importlib.import_module(each.name) for each in pkgutil.iter_modules([str(ENTRY)])}
+    assert all(name.startswith("pyspark_") for name in found)
+    sources = [module.DefaultSource for module in found.values()]
+    assert all(issubclass(each, DataSource) for each in sources)
+    assert {each.name() for each in sources} == {"stan", "jetstream"}
+
+
+@pytest.mark.slow
+def test_spark_finds_the_formats_that_are_installed(store: Path) -> None:
     """In a process with nothing of ours but the packages on the path, as a wheel puts them there."""
-    root = Path(__file__).parents[3]
-    entry = root / "stantools" / "pipeline" / "spark" / "entry"
+    skip_without_spark()
     program = (
         "import sys\nfrom pyspark.sql import SparkSession\n"
         f"spark = SparkSession.builder.master('local[1]').config(map={TEST_CONF}).getOrCreate()\n"
@@ -307,7 +324,7 @@ def test_spark_finds_the_formats_that_are_installed(spark: SparkSession, store: 
     done = subprocess.run(
         [sys.executable, "-c", program, store],
         capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": f"{entry}:{root}", "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYTHONPATH": f"{ENTRY}:{ROOT}", "PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     count, problem = done.stdout.split("\n", 1)
     assert count == str(len(CHANNELS) * MESSAGES), done.stderr

@@ -16,7 +16,7 @@ from stantools.secret import Secret
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Bounds
 from stantools.store.read_options import ReadOptions, resolve_crc
-from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
+from tests.conftest import GOLDEN, MUTATION_SETS, cases_by_kind, load_expected
 from tests.mutations import apply_mutation, fresh_copy
 from tests.pipeline.tables.reading import (
     channels_of,
@@ -81,7 +81,7 @@ def within(row: dict[str, Any], bounds: Bounds) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     expected = load_expected(case)
     root = golden_copy(case) if expected["setup"] else golden / case / "datastore"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.escaping import fill_in, store_names
 from stantools.inspection.records import kind_of
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.pipeline.tables.tablerows import table
 
 Row = dict[str, Any]
@@ -135,7 +135,7 @@ def _telling(by_file: dict[str, list[Row]]) -> dict[str, list[Row]]:
     }
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_tables_are_what_the_verbs_say(case: str, golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy(case)
     polynomial = str(load_expected(case)["options"]["file_crc_poly"])

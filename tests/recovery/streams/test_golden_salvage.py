@@ -15,6 +15,8 @@ from tests.streamfiles.test_golden_streams import cases, digest, folder, load
 
 pytestmark = pytest.mark.golden
 VERSIONS = [each for each in ("2.10.26", "2.12.8", "2.15.1") if each in servers.available()]
+#: one of so many directories in a normal run
+SHARES = pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 #: a few of each kind, for the normal run
 SAMPLE = (
     "ok_consumers15", "ok_edges10", "dmg_flip_slen_noidx", "dmg_blocks_swapped", "dmg_meta_inf_flip",
@@ -64,8 +66,9 @@ def check(case: str, done: Salvage) -> None:
         assert sum(document["sources"].values()) == document["messages"] == stream.recovered.count()
 
 
-def test_healthy_directories_are_kept_whole(place: Path) -> None:
-    for case, done in salvages(place, cases("healthy")).items():
+@SHARES
+def test_healthy_directories_are_kept_whole(place: Path, every: int) -> None:
+    for case, done in salvages(place, cases("healthy")[::every]).items():
         check(case, done)
         for stream in done.plan.streams:
             assert not stream.resurrected and not stream.lost, (case, stream.full_name)
@@ -81,8 +84,9 @@ def test_healthy_directories_are_kept_whole(place: Path) -> None:
                         assert list(pair) == [wanted[key]["consumer"], wanted[key]["stream"]], (case, name)
 
 
-def test_damaged_directories_give_all_that_is_intact(place: Path) -> None:
-    for case, done in salvages(place, cases("damaged")).items():
+@SHARES
+def test_damaged_directories_give_all_that_is_intact(place: Path, every: int) -> None:
+    for case, done in salvages(place, cases("damaged")[::every]).items():
         check(case, done)
 
 
