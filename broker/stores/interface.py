@@ -60,10 +60,14 @@ class FlushOutcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """A flush under way, of messages, of subscriptions or of a new channel, until `StateStore.completed` returns it."""
+    """A flush under way, of messages, of subscriptions or of a new channel, until `StateStore.completed` returns it.
+
+    The caller of `completed` calls the followers, in order.
+    """
 
     outcome: FlushOutcome = FlushOutcome.STORED
     error: str = ""
+    followers: list[Callable[[Flush], None]] = field(default_factory=list)
 
 
 def first_sequence(records: MessageRecordBuffer, last: int) -> int:

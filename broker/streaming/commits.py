@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from broker.streaming.commit_delay import CommitDelay
 from broker.streaming.names import text
 from broker.streaming.ports import Role
 from broker.streaming.publishes.fields import failed
+from broker.streaming.state import GONE, MAKING
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
@@ -151,8 +153,6 @@ class Commits:
         self._batches: list[CommitBatch] = []
         self.touched: dict[Channel, list[ChannelBatch]] = {}
         self.singles: list[tuple[Channel, Record]] = []
-        self._flushes: dict[Flush, Channel] = {}
-        self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_PendingFlush]] = {}
         self._pending_acks: dict[bytes, deque[_PendingAck]] = {}
         self.delay = CommitDelay(context.clock)
@@ -177,7 +177,7 @@ class Commits:
         if (
             self._waiting + self.size > BOUND
             or (full and any(each.channel in full for each in batch.portions))
-            or (len(self._channels.making) > NEW_BOUND and any(each.channel.making for each in batch.portions))
+            or (self._channels.making > NEW_BOUND and any(each.channel.state is MAKING for each in batch.portions))
         ):
             self._slowed = True
             self._bus.slow_down()
@@ -193,6 +193,20 @@ class Commits:
             self.touched[channel] = [portion]
         else:
             portions.append(portion)
+
+    def obtain(self, name: bytes) -> Channel:
+        """Returns the channel of a valid name, a new one if there is none. Raises as `Channels.create`.
+
+        The store makes it with the next commit, even if the message or subscription that needs it is refused.
+        """
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels.create(name)
+            if channel.making is not None:
+                channel.making.followers.append(partial(self._channel_created, channel))
+        if channel.state is MAKING:
+            self.touch(channel)
+        return channel
 
     def touch(self, channel: Channel) -> None:
         """Adds a channel to the next commit without new messages: its store may have more to do."""
@@ -265,10 +279,9 @@ class Commits:
         """
         portions = self.touched.pop(channel, [])
         for each in self._under_way.pop(channel, ()):
-            self._flushes.pop(each.flush, None)
             self._waiting -= each.size
             portions += each.portions
-        if channel.making in self._channels.making:
+        if channel.state is MAKING:
             self.touch(channel)  # creating the channel begins with a flush
         channel.fresh.clear()
         channel.visible = channel.messages.last
@@ -286,7 +299,7 @@ class Commits:
             _log_flush_error(channel, str(error))
             return None
         if flush is not None:
-            self._follow(flush, lambda flush: _log_flush_error(channel, flush.error))
+            flush.followers.append(lambda flush: _log_flush_error(channel, flush.error))
         return flush
 
     def when_durable(self, flushes: Iterable[Flush | None], done: Callable[[str], None]) -> None:
@@ -307,17 +320,15 @@ class Commits:
                 done(max(errors))
 
         for flush in tuple(waiting):
-            self._follow(flush, completed)
+            flush.followers.append(completed)
         self._driver.commit_soon()
-
-    def _follow(self, flush: Flush, action: Callable[[Flush], None]) -> None:
-        self._followers.setdefault(flush, []).append(action)
 
     def _flush_touched(self, share: int) -> None:
         touched, self.touched = self.touched, {}
         left = iter(touched.items())
         for channel, portions in left:
-            self._flush(channel, portions)
+            if channel.state is not GONE:
+                self._flush(channel, portions)
             if share and self._clock.monotonic() - self._now > share:
                 break
         self.flushed_later = self._last_flush is not None
@@ -355,7 +366,6 @@ class Commits:
             return
         self._last_flush = flush
         size = sum(portion.size for portion in portions)
-        self._flushes[flush] = channel
         queue = self._under_way.setdefault(channel, deque())
         if queue and queue[-1].flush is flush:
             newest = queue[-1]
@@ -364,39 +374,43 @@ class Commits:
             newest.size += size
         else:
             queue.append(_PendingFlush(flush, last, portions, size))
+            flush.followers.append(partial(self._flushed, channel))
         self._waiting += size
         if sum(each.size for each in queue) > CHANNEL_BOUND:
             self._full.add(channel)
 
     def _complete(self, completed: Sequence[Flush]) -> None:
         for flush in completed:
-            if (new := self._channels.making.pop(flush, None)) is not None:
-                self._channel_created(new, flush)
-            for follow in self._followers.pop(flush, ()):
+            for follow in flush.followers:
                 follow(flush)
-            channel = self._flushes.pop(flush, None)
-            if channel is None:
-                continue
-            if flush is self._last_flush:
-                self._synced = True
-            if flush.outcome is not FlushOutcome.STORED:
-                self._failed(channel, flush.error, flush.outcome)
-                continue
-            queue = self._under_way[channel]
-            done = queue.popleft()
-            if not queue:
-                del self._under_way[channel]
-            self._waiting -= done.size
-            self._stored(channel, done.last, done.portions)
-            self._check_full(channel)
+
+    def _flushed(self, channel: Channel, flush: Flush) -> None:
+        if channel.state is GONE:
+            self._under_way.pop(channel, None)  # no messages were left
+            return
+        queue = self._under_way.get(channel)
+        if queue is None or queue[0].flush is not flush:
+            return  # its messages were given up
+        if flush is self._last_flush:
+            self._synced = True
+        if flush.outcome is not _STORED:
+            self._failed(channel, flush.error, flush.outcome)
+            return
+        done = queue.popleft()
+        if not queue:
+            del self._under_way[channel]
+        self._waiting -= done.size
+        self._stored(channel, done.last, done.portions)
+        self._check_full(channel)
 
     def _channel_created(self, channel: Channel, flush: Flush) -> None:
         if flush.outcome is _STORED:
             self._channels.made(channel)
-        else:
-            log.STREAMING.error("Creating channel %s failed: %s", quote(channel.name), flush.error)
-            self.lost(channel, flush.error, flush.outcome)
-            self._channels.forget(channel)
+            return
+        log.STREAMING.error("Creating channel %s failed: %s", quote(channel.name), flush.error)
+        self.lost(channel, flush.error, flush.outcome)
+        del self.touched[channel]
+        self._channels.forget(channel)
 
     def _stored(self, channel: Channel, last: int, portions: list[ChannelBatch]) -> None:
         channel.visible = last
@@ -435,7 +449,7 @@ class Commits:
             self._slowed
             and not self._full
             and self._waiting + self.size <= BOUND // 2
-            and len(self._channels.making) <= NEW_BOUND // 2
+            and self._channels.making <= NEW_BOUND // 2
         ):
             self._slowed = False
             self._bus.end_slowdown()

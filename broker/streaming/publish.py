@@ -248,7 +248,7 @@ class PublishRules:
             )
             return self._count_and_refuse(request, message, request_errors.INVALID_PUBLISH)
         try:
-            channel = self._channels.obtain(message.subject)
+            self._commits.obtain(message.subject)
         except (RequestRefusedError, StorageError) as error:
             log.STREAMING.error(
                 "[Client:%s] Error processing message for subject %s: %s",
@@ -257,9 +257,6 @@ class PublishRules:
                 error,
             )
             return self._count_and_refuse(request, message, text_of(error))
-        if channel.making is not None:
-            # The channel is created even if the message is refused.
-            self._commits.touch(channel)
         if status is PublishStop.UNKNOWN_CHANNEL:
             return True
         self._stage_alone(request, message)

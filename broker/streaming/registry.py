@@ -12,7 +12,7 @@ from broker import log
 from broker.streaming.expiry import Expiry
 from broker.streaming.names import case_key
 from broker.streaming.request_errors import RequestRefusedError
-from broker.streaming.state import Channel, StreamingSession
+from broker.streaming.state import GONE, MAKING, READY, Channel, StreamingSession
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 from stantools.nats.kernels import Names
@@ -121,7 +121,7 @@ class Channels:
         self._spellings: dict[str, list[bytes]] = {}
         self.numbered: SubscriptionSlots[Channel] = SubscriptionSlots()  #: by the numbers that the kernels use
         self.names = Names()  #: numbers of the names
-        self.making: dict[Flush, Channel] = {}  #: channels that the store is about to create
+        self.making = 0  #: number of channels that the store is about to make
         self.expiry = Expiry(context, self.delete)  #: expiry of messages and channels
 
     def __len__(self) -> int:
@@ -130,15 +130,12 @@ class Channels:
     def __iter__(self) -> Iterator[Channel]:
         return iter(self._channels.values())
 
-    def obtain(self, name: bytes) -> Channel:
-        """Returns the channel of a valid name; creates it if there is none.
+    def create(self, name: bytes) -> Channel:
+        """Adds a new channel with a valid name, which the store may have yet to make.
 
-        The store may have yet to create it (`making`), with the next commit that touches it. Raises RefusedError if
-        a channel differs in case only, StorageError if the channel cannot be created, for example because there are
-        too many.
+        Raises RequestRefusedError if a channel differs in case only, StorageError if the channel cannot be made, for
+        example because there are too many.
         """
-        if (channel := self._channels.get(name)) is not None:
-            return channel
         if spellings := self._spellings.get(case_key(name)):
             message = (
                 f"rejecting channel {quote(name)} because channel {quote(spellings[0])} alreay exists "
@@ -146,23 +143,26 @@ class Channels:
             )
             log.STREAMING.error("Creating channel %s failed: %s", quote(name), message)
             raise RequestRefusedError(message.encode(errors="surrogateescape"))
-        stores = self._store.create_channel(name)
-        channel = self.recover(name, stores)
-        if stores.making is None:
-            self.made(channel)
+        channel = self.recover(name, self._store.create_channel(name))
+        if channel.state is READY:
+            self._begin(channel)
         else:
-            channel.making = stores.making
-            self.making[stores.making] = channel
+            self.making += 1
         return channel
 
     def made(self, channel: Channel) -> None:
+        channel.advance(READY)
         channel.making = None
+        self.making -= 1
+        self._begin(channel)
+
+    def _begin(self, channel: Channel) -> None:
         log.STREAMING.info("Channel %s has been created", quote(channel.name))
         self.expiry.watch(channel)
 
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
-        """Adds a channel that is already stored."""
-        channel = Channel(name, stores.messages, stores.subscriptions, single_store=stores.single_store)
+        """Adds a channel of the store."""
+        channel = Channel(name, stores.messages, stores.subscriptions, stores.making, stores.single_store)
         channel.number = self.numbered.put(channel)
         self._channels[name] = channel
         self._spellings.setdefault(case_key(name), []).append(name)
@@ -179,8 +179,8 @@ class Channels:
     def forget(self, channel: Channel) -> None:
         """Removes a channel that the store no longer has."""
         name = channel.name
-        if channel.making is not None:
-            self.making.pop(channel.making, None)
+        self.making -= channel.state is MAKING
+        channel.advance(GONE)
         del self._channels[name]
         spellings = self._spellings[case_key(name)]
         spellings.remove(name)

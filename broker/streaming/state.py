@@ -243,6 +243,20 @@ class QueueGroup:
         return picked
 
 
+class ChannelState(enum.Enum):
+    #: the store is about to make it
+    MAKING = enum.auto()
+    READY = enum.auto()
+    #: the store could not make it, or has it no longer
+    GONE = enum.auto()
+
+
+MAKING: Final = ChannelState.MAKING
+READY: Final = ChannelState.READY
+GONE: Final = ChannelState.GONE
+_NEXT_CHANNEL: Final = {MAKING: (READY, GONE), READY: (GONE,), GONE: ()}
+
+
 @dataclass(slots=True, eq=False)
 class Channel:
     """A channel with its stores and subscriptions."""
@@ -250,8 +264,9 @@ class Channel:
     name: bytes
     messages: MessageStore
     store: SubscriptionStore
-    #: flush that creates the channel in the store, until its outcome is known
+    #: flush that makes the channel in the store, until its outcome is known
     making: Flush | None = None
+    state: ChannelState = field(init=False)
     #: the message store, if it accepts single messages
     single_store: SingleAppendStore | None = None
     #: the store records deliveries and acknowledgements
@@ -283,9 +298,14 @@ class Channel:
     ageing: Timer | None = None
 
     def __post_init__(self) -> None:
+        self.state = READY if self.making is None else MAKING
         self.visible = self.messages.last
         self.limited_age = self.messages.limits.max_age_ns > 0
         self.recorded = getattr(self.store, "recorded", True)
+
+    def advance(self, state: ChannelState) -> None:
+        assert state in _NEXT_CHANNEL[self.state], f"{self.state} does not become {state}"
+        self.state = state
 
     @property
     def active(self) -> bool:

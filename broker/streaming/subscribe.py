@@ -16,7 +16,7 @@ from broker.streaming.names import durable_key, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError, text_of
 from broker.streaming.requests import decode
-from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup, log_text
+from broker.streaming.state import MAKING, ChannelSubscription, DeliveryHold, QueueGroup, log_text
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -92,9 +92,8 @@ class SubscribeRules:
         # Earlier messages are stored before the position is determined.
         self._commits.commit()
         try:
-            channel = self._channels.obtain(message.subject)
-            if channel.making is not None:
-                self._commits.touch(channel)
+            channel = self._commits.obtain(message.subject)
+            if channel.state is MAKING:
                 self._commits.when_durable([channel.making], partial(self._channel_created, request, message))
                 return
             subscription, description = self._create_or_resume(channel, client, message, text(request.subject))

@@ -8,6 +8,7 @@ again at the next start.
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from broker.log import STREAMING
 from broker.stores.file.services import Services
@@ -28,6 +30,33 @@ from stantools.store.directory import SUBS_FILE
 from stantools.store.durable import UnnamedFile, fsync_directory, writing
 from stantools.store.logwriter import SubsLog
 from stantools.store.slicefile import remove_slice
+
+
+class DirectoryState(enum.Enum):
+    #: it is to be made; files there belong to a removed channel
+    NEW = enum.auto()
+    #: it exists; where flushes are durable, files and names must still be synced
+    MADE = enum.auto()
+    #: it exists as durably as configured
+    READY = enum.auto()
+    #: it cannot be made
+    FAILED = enum.auto()
+    REMOVED = enum.auto()
+
+
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+NEW: Final = DirectoryState.NEW
+MADE: Final = DirectoryState.MADE
+READY: Final = DirectoryState.READY
+FAILED: Final = DirectoryState.FAILED
+REMOVED: Final = DirectoryState.REMOVED
+_NEXT: Final = {
+    NEW: (MADE, READY, FAILED, REMOVED),
+    MADE: (READY, REMOVED),
+    READY: (REMOVED,),
+    FAILED: (),
+    REMOVED: (),
+}
 
 
 class ChannelDirectory:
@@ -44,6 +73,7 @@ class ChannelDirectory:
         before: ChannelDirectory | None = None,
     ) -> None:
         self.path = path
+        self.state = READY if gone is None else NEW
         self.making = None if gone is None else Flush()  #: pending until the outcome of `make` is known
         self.slices: deque[int] = deque()  #: numbers of slices whose files must be removed, the oldest first
         self.busy = False  #: a thread is removing slices
@@ -51,32 +81,34 @@ class ChannelDirectory:
         self._gone = gone
         self._predecessor = before
         self._lock = threading.Lock()
-        self._made, self._removed = gone is None, False
-        self._problem = ""
+        self._problem = ""  # reason of FAILED
         self._log: UnnamedFile | None = None  # subs.dat while it has no name
         self._archived: deque[tuple[Path, Path]] = deque()
         self._failed = False
 
     def make(self) -> None:
         """Makes it with its subs.dat, once; after a StorageError all calls fail. Called in a thread, or by the loop."""
-        if self._made:
+        if self.state is MADE or self.state is READY:
             return
         with self._lock:
-            if not self._made and not self._problem:
+            if self.state is NEW:
                 try:
                     self._make()
-                    self._made, self._predecessor = True, None
                 except StantoolsError as error:
                     self._problem = error.message
                 except OSError as error:
                     self._problem = str(error)
+                self._advance(FAILED if self._problem else MADE if self._services.options.sync else READY)
             if self._problem:
                 raise StorageError(self._problem)
 
+    def _advance(self, state: DirectoryState) -> None:
+        assert state in _NEXT[self.state], f"{self.state} does not become {state}"
+        self.state = state
+
     def _make(self) -> None:
         path, services = self.path, self._services
-        if self._predecessor is not None:
-            self._predecessor.remove()
+        self._remove_predecessor()
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
@@ -107,6 +139,12 @@ class ChannelDirectory:
             with writing(self.path, "its name may not be durable"):
                 fsync_directory(self.path)
                 fsync_directory(self.path.parent)
+            self.names_synced()
+
+    def names_synced(self) -> None:
+        """Records that all names are durable."""
+        if self.state is MADE:
+            self._advance(READY)
 
     def abandon(self) -> None:
         """Gives up a subs.dat without a name. Called by the loop."""
@@ -123,10 +161,10 @@ class ChannelDirectory:
     def conclude(self) -> None:
         """Completes `making` when its outcome is known. Called by the loop."""
         making = self.making
-        if making is None or not (self._made or self._problem):
+        if making is None or self.state is NEW:
             return
         self.making = None
-        if not self._made:
+        if self.state is FAILED:
             making.outcome, making.error = FlushOutcome.REFUSED, self._problem
             assert self._gone is not None
             self._gone()
@@ -136,14 +174,28 @@ class ChannelDirectory:
     def remove(self) -> None:
         """Removes it with everything in it, once; no thread may write to it any more. Called as `make`."""
         with self._lock, writing(self.path, "not all files in it were removed"):
-            while not self._removed:
-                try:
-                    shutil.rmtree(self.path)
-                except FileNotFoundError:
-                    # The directory itself, or a file that another process has removed.
-                    if self.path.exists():
-                        continue
-                self._removed = True
+            if self.state is NEW:
+                # The next channel waits for this one only.
+                self._remove_predecessor()
+            elif self.state is not REMOVED:
+                self._remove_files()
+            if self.state is not REMOVED:
+                self._advance(REMOVED)
+
+    def _remove_predecessor(self) -> None:
+        if self._predecessor is not None:
+            self._predecessor.remove()
+            self._predecessor = None
+
+    def _remove_files(self) -> None:
+        while True:
+            try:
+                shutil.rmtree(self.path)
+                return
+            except FileNotFoundError:
+                # The directory itself, or a file that another process has removed.
+                if not self.path.exists():
+                    return
 
     def remove_slices(self, *, at_once: bool = False) -> None:
         """Removes or archives the files of `slices`, one after the other, in a thread or at once."""

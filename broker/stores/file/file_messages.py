@@ -22,7 +22,7 @@ from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer, Record
 from broker.stores.blocklist import EMPTY
 from broker.stores.file.channelreader import ChannelReader
-from broker.stores.file.directories import ChannelDirectory
+from broker.stores.file.directories import MADE, READY, ChannelDirectory
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, FlushOutcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
@@ -72,7 +72,6 @@ class FileMessages:
         "_name",
         "_name_syncs",
         "_names",
-        "_new",
         "_next",
         "_recent",
         "_removal_failed",
@@ -110,11 +109,11 @@ class FileMessages:
         self._name = name
         self._services = services
         self._sync = options.sync
-        self._new = directory.making is not None  # the directory does not exist yet, or its name is not durable yet
         self._name_syncs = (
             0 if found.last_number else 2
         )  # syncs that still include the directory's name, where flushes are not durable
-        self._in_background = self._sync or self._new  # threads and the kernel store the gathered messages
+        # Threads and the kernel store the gathered messages.
+        self._in_background = self._sync or directory.state is not READY
         self._writer = SliceWriter(
             self._directory,
             name,
@@ -230,7 +229,7 @@ class FileMessages:
         return True
 
     def flush(self) -> Flush | None:
-        if not self._dirty and not self._new:
+        if not self._dirty and self.place.state is READY:
             if self._broken:
                 self._retry_roll_back()
             if self._removal_failed:
@@ -266,11 +265,12 @@ class FileMessages:
         disk = self._services.disk
         paused, self._under_way, self._next = self._delayed, flush, None
         few = self._sync and disk.pause > 0 and self._gathered_count < max(self._counts)
-        self._delayed = not at_once and (self._new or few)
+        new = self.place.state is not READY
+        self._delayed = not at_once and (new or few)
         if not paused:
             self.reader.freeze()
         if self._delayed:
-            if not paused and self._new:
+            if not paused and new:
                 disk.queue_job(self._begin_new_channel)
             elif not paused:
                 disk.run(partial(time.sleep, disk.pause), partial(self._delay_over, flush))
@@ -367,9 +367,10 @@ class FileMessages:
     def _sync_names(self, files: Sequence[int]) -> None:
         names, complete = self._names, True
         try:
-            if self._new or self._writer.names_to_sync:
+            new = self.place.state is not READY
+            if new or self._writer.names_to_sync:
                 names.append(open_directory(self._directory))
-            if self._new:
+            if new:
                 names.append(open_directory(self._directory.parent))
         except OSError:
             complete = False  # a thread tries again
@@ -391,7 +392,7 @@ class FileMessages:
                 self._sync_failed(problem)
             return
         self._writer.synced()
-        self._new = False
+        self.place.names_synced()
         self._stored(None)
 
     def _sync_failed(self, problem: OSError) -> None:
@@ -412,9 +413,8 @@ class FileMessages:
             for records in blocks:
                 self._write(records)
             self._writer.flush(sync=sync)
-            if self._new and sync:
+            if sync and self.place.state is MADE:
                 self.place.name_files(sync=True)
-            self._new = self._new and self._sync and not sync  # or its name must still be synced
         except Exception:
             self._roll_back()
             raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.deferred_log_writes import BOUND
-from broker.stores.file.directories import ChannelDirectory, truncate_log
+from broker.stores.file.directories import READY, ChannelDirectory, truncate_log
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, FlushOutcome, RecoveredSubscription, StorageError
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -376,7 +376,7 @@ class FileSubscriptions:
     def _open_log(self) -> SubsLog:
         services = self._services
         if self._log is None:
-            if self._place.making is not None:
+            if self._place.state is not READY:
                 self._make()
             options = services.options
             records, dead = self._counted
@@ -398,7 +398,7 @@ class FileSubscriptions:
         return self._log
 
     def _make(self) -> None:
-        """Makes the channel at once, for a caller that did not wait for its creation. Raises StorageError."""
+        """Makes the channel at once, for a caller that did not wait until it is durable. Raises StorageError."""
         try:
             self._place.make()
             self._place.name_files(sync=self._services.options.sync)

@@ -407,9 +407,12 @@ class JetStreamStore:
         messages.close()
         subscriptions.remove()
         self._state.put(CHANNEL + name, BEGUN)
-        self._removals[name] = asyncio.get_running_loop().create_task(self._remove(name))
+        self._removals[name] = asyncio.get_running_loop().create_task(self._remove(name, self._removals.get(name)))
 
-    async def _remove(self, name: bytes) -> None:
+    async def _remove(self, name: bytes, before: asyncio.Task[None] | None) -> None:
+        """Deletes the stream of a channel, after that of an earlier channel of the same name."""
+        if before is not None:
+            await before
         stream = self._names.stream(name)
         while True:
             try:
@@ -420,8 +423,8 @@ class JetStreamStore:
                 await asyncio.sleep(1)
         if self._removals.get(name) is asyncio.current_task():
             del self._removals[name]
-        if name not in self._channels:
-            self._state.put(CHANNEL + name, b"")
+            if name not in self._channels:
+                self._state.put(CHANNEL + name, b"")
 
     def _limits_of(self, name: bytes) -> ChannelLimits:
         return self.limits.limits_for(os.fsdecode(name))

@@ -27,6 +27,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from stantools.store.slicefile import SliceFile
+from tests.broker.stores.faults import faults
 from tests.broker.stores.making import block, everything, flush
 from tests.broker.stores.test_torn import VERSIONS, moments
 from tests.broker.streaming.world import World
@@ -443,6 +444,75 @@ def test_nobody_waits_for_files_that_are_removed(tmp_path: Path) -> None:
     assert found is not None
     assert [each.data for each in everything(found.channels[b"gone-slow"][0].messages)] == [b"new"]
     assert [each.sequence for each in everything(found.channels[b"slow"][0].messages)] == [7, 8, 9, 10]
+
+
+def test_channels_of_one_name_are_removed_one_after_the_other(tmp_path: Path) -> None:
+    """The first one is still being removed while the next one, never made, is removed, and a third one is made."""
+    store = new_store(tmp_path, sync=False)
+    first = store.create_channel(b"foo").messages
+    first.append(block(b"foo", 1, [b"first"]))
+    flush(store, first)
+    hung, released, rmtree = threading.Event(), threading.Event(), shutil.rmtree
+
+    def hang(path: Path) -> None:
+        if not hung.is_set():
+            hung.set()
+            assert released.wait(60)
+        rmtree(path)
+
+    with patch.object(shutil, "rmtree", hang):
+        store.delete_channel(b"foo")
+        assert hung.wait(60)
+        store.create_channel(b"foo")
+        store.delete_channel(b"foo")
+        third = store.create_channel(b"foo").messages
+        third.append(block(b"foo", 1, [b"third"]))
+        under_way = third.flush()
+        end = time.monotonic() + 0.3  # a thread that does not wait needs less
+        while time.monotonic() < end and under_way not in store.completed():
+            time.sleep(0.01)
+        released.set()
+        store.settle()
+        store.completed()
+    store.close()
+    assert under_way is not None and under_way.outcome is FlushOutcome.STORED
+    found = FileStore(FileOptions(tmp_path), StoreLimits(0, UNLIMITED)).recover()
+    assert found is not None
+    assert [each.data for each in everything(found.channels[b"foo"][0].messages)] == [b"third"]
+
+
+def test_after_a_failed_first_flush_subscriptions_and_messages_are_kept(tmp_path: Path) -> None:
+    """Each call of the first flush fails in turn; the channel was made in spite of that."""
+    for after in range(40):
+        directory = tmp_path / str(after)
+        directory.mkdir()
+        with faults() as broken:
+            store = new_store(directory, sync=True)
+            channel = store.create_channel(b"foo")
+            channel.messages.append(block(b"foo", 1, [b"x"]))
+            broken.after = after
+            first = channel.messages.flush()
+            store.settle()
+            store.completed()
+            broken.after = None
+            state = pb.SubState(client_id=b"me", ack_inbox=b"a")
+            channel.subscriptions.create(state)
+            channel.subscriptions.flush()
+            last = channel.messages.last
+            channel.messages.append(block(b"foo", last + 1, [b"y"]))
+            flush(store, channel.messages)
+            store.close()
+        again = FileStore(FileOptions(directory), StoreLimits(0, UNLIMITED))
+        found = again.recover()
+        assert found is not None
+        stores, subscriptions = found.channels[b"foo"]
+        assert [each.data for each in everything(stores.messages)] == [b"x"] * last + [b"y"], after
+        assert [each.state.ack_inbox for each in subscriptions] == [b"a"], after
+        again.close()
+        if not broken.happened:
+            assert first is not None and first.outcome is FlushOutcome.STORED
+            break
+    assert 5 < after < 39
 
 
 def test_files_that_cannot_be_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

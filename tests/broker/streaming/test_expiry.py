@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.stores.interface import StorageError
+from broker.stores.interface import ChannelLog, StorageError
 from broker.stores.memory import MemoryStore
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.journal import Journal
@@ -133,3 +133,32 @@ def test_pending_messages_that_are_too_old() -> None:
     assert subscriber.sequences() == [1]
     world.advance(0.2)
     assert subscriber.sequences() == [2]
+
+
+class Readers:
+    """Another reader of the channels."""
+
+    def __init__(self) -> None:
+        self.names: set[bytes] = set()
+
+    def changed(self, channel: ChannelLog) -> None:
+        self.names.add(channel.name)
+
+    def removed(self, channel: ChannelLog) -> None:
+        self.names.remove(channel.name)
+
+
+def test_a_channel_that_is_deleted_before_a_commit_is_not_served_any_more() -> None:
+    """Another server has written to it, and no client uses it here."""
+    readers = Readers()
+    store = MemoryStore(StoreLimits(channel=ChannelLimits(max_inactivity_ns=SECOND)))
+    world = World(store=store, audience=readers)
+    world.connect()
+    world.publish(b"foo", b"1")
+    assert readers.names == {b"foo"}
+    world.time.now += SECOND
+    world.server.deliver_new([b"foo"])
+    world.server.run_timers()
+    assert world.channel(b"foo") is None and not readers.names
+    world.settle()
+    assert not readers.names

@@ -12,7 +12,7 @@ from typing import Any
 from broker.stores.interface import Lock, StateStore
 from broker.stores.memory import MemoryStore
 from broker.streaming.context import Context
-from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
+from broker.streaming.ports import Recipients, RequestAnswer, RequestOutcome, Role
 from broker.streaming.server import StreamingServer
 from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
@@ -304,6 +304,7 @@ class World:
         time: Time | None = None,
         bus: Bus | None = None,
         lock: Lock | None = None,
+        audience: Recipients | None = None,
         **more: Any,
     ) -> None:
         self.time = time or Time()
@@ -311,7 +312,7 @@ class World:
         self.driver = Wishes()
         self.store = store or MemoryStore()
         self.options = options or StreamingOptions(**more)
-        self.context = Context(self.options, self.store, self.bus, self.time, self.driver)
+        self.context = Context(self.options, self.store, self.bus, self.time, self.driver, audience)
         self.server = StreamingServer(self.context, lock=lock)
         self.began = self.time.now
         self.started = False

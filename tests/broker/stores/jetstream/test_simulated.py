@@ -32,10 +32,12 @@ from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.channel_streams import StreamNames
+from stantools.nats.errors import NoAnswerError
 from stantools.store.limits import ChannelLimits, StoreLimits
-from tests.broker.stores.jetstream.loop import number, run
+from tests.broker.stores.jetstream.loop import number, run, simulated
 from tests.broker.stores.jetstream.machine import on
 from tests.broker.stores.jetstream.model import NOW, Faults, JetStream, Link
+from tests.broker.stores.making import block
 from tests.broker.stores.power import Machine
 from tests.broker.streaming.world import SECOND, Bus, Time
 
@@ -483,3 +485,38 @@ def test_a_broker_on_streams(tmp_path: Path, block: int) -> None:
 @pytest.mark.parametrize("block", range(20))
 def test_many_lives(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(100 * block, 100 * block + 100))
+
+
+@simulated
+async def test_streams_of_one_channel_are_deleted_one_after_the_other(tmp_path: Path) -> None:
+    """A deletion without an answer is repeated before the channel's next stream is made."""
+    broker = Broker(JetStream(random.Random(1)), tmp_path, StoreLimits())
+    broker.tasks = {asyncio.current_task()}  # type: ignore[arg-type]
+    await broker.store.prepare()
+    broker.store.recover()
+    store, delete, calls = broker.store, broker.link.delete_stream, itertools.count()
+
+    async def answer_late(name: str) -> bool:
+        there = await delete(name)
+        if not next(calls):
+            raise NoAnswerError("no answer")
+        return there
+
+    broker.link.delete_stream = answer_late  # type: ignore[method-assign]
+    messages = store.create_channel(b"foo").messages
+    for data in (b"first", b"third"):
+        messages.append(block(b"foo", 1, [data]))
+        flush = messages.flush()
+        async with asyncio.timeout(60):
+            while flush not in store.completed():
+                await asyncio.sleep(0.01)
+        if data == b"first":
+            store.delete_channel(b"foo")
+            await asyncio.sleep(0.05)
+            store.create_channel(b"foo")
+            store.delete_channel(b"foo")
+            messages = store.create_channel(b"foo").messages
+    await asyncio.sleep(5)
+    assert next(calls) == 3 and not store._removals
+    assert list(log_of(broker.link._servers, b"foo").values()) == [b"third"]
+    broker.kill()
