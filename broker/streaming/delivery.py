@@ -12,7 +12,7 @@ from broker import log
 from broker.streaming.inflight import store_sent
 from broker.streaming.ports import Role
 from broker.streaming.publishes.fields import REDELIVERED_SIZE
-from broker.streaming.state import ChannelSubscription, DeliveryHold
+from broker.streaming.state import ACTIVE, RESCHEDULING, RESENDING, ChannelSubscription
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.quoting import quote
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.state import Channel, QueueGroup
 
-# Needed for each message: attribute lookups on an enum are slow.
-_NONE: Final = DeliveryHold.NONE
 #: Limits of one turn: blocks and time (ns). A block is sent completely.
 _TURN: Final = 4
 _TURN_TIME: Final = 4_000_000
@@ -43,7 +41,7 @@ class MessageDelivery:
     def to_subscription(self, subscription: ChannelSubscription) -> bool:
         """Sends a block of new messages to a plain subscription. Returns True if there may be more to send now."""
         channel = subscription.channel
-        if subscription.last_sent >= channel.visible or not subscription.ready:
+        if subscription.last_sent >= channel.visible or subscription.phase is not ACTIVE:
             return False
         room = subscription.max_in_flight - len(subscription.pending)
         if room <= 0:
@@ -64,7 +62,7 @@ class MessageDelivery:
             room = only.room()
             if room <= 0:
                 only.stalled = True
-            if room <= 0 or not only.ready:
+            if room <= 0 or only.phase is not ACTIVE:
                 return False
             block, begin, sequences = self._read(channel, group.last_sent + 1, room)
             if not sequences or not self._send(only, block, begin, sequences):
@@ -131,7 +129,7 @@ class MessageDelivery:
         complete = True
         for row, sequence in enumerate(sequences):
             picked = group.pick(force=False)
-            if picked is None or not picked.ready or picked.room() <= 0:
+            if picked is None or picked.phase is not ACTIVE or picked.room() <= 0:
                 if picked is not None:
                     picked.stalled = picked.room() <= 0
                 complete = False
@@ -234,9 +232,7 @@ class Dispatcher:
                 pending = subscription.pending
                 if (
                     subscription.last_sent + 1 == sequence
-                    and subscription.started
-                    and subscription.client is not None
-                    and subscription.hold is _NONE
+                    and subscription.phase is ACTIVE
                     and len(pending) < subscription.max_in_flight
                     and channel.messages.first <= sequence
                 ):
@@ -283,7 +279,7 @@ class Dispatcher:
             if self._congested(unit.inbox):
                 self._ready.queue_after_pause(unit)
                 return
-            held = unit.hold is not _NONE and not self._release(unit)
+            held = unit.phase is not ACTIVE and not self._release(unit)
         else:
             # A group pauses only if all of its members are congested.
             if unit.members and all(self._congested(member.inbox) for member in unit.members):
@@ -305,6 +301,6 @@ class Dispatcher:
         self._ready.requeue(unit)
 
     def _release(self, subscription: ChannelSubscription) -> bool:
-        if subscription.hold is _NONE or not subscription.started or not subscription.active:
-            return True
-        return self._redelivery.release(subscription)
+        if subscription.phase is RESENDING or subscription.phase is RESCHEDULING:
+            return self._redelivery.release(subscription)
+        return True

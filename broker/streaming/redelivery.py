@@ -15,7 +15,7 @@ from broker import log
 from broker.streaming.inflight import store_acked, store_sent
 from broker.streaming.pending import TOLERANCE
 from broker.streaming.publishes.fields import redelivered_block
-from broker.streaming.state import DeliveryHold
+from broker.streaming.state import ACTIVE, RESENDING
 
 if TYPE_CHECKING:
     from broker.record_buffer import MessageRecordBuffer
@@ -82,7 +82,7 @@ class Redelivery:
         turn = [sequence for sequence in _pop_first(subscription.held, _step_size(subscription)) if sequence in pending]
         now = self._clock.monotonic()
         if turn:
-            if subscription.hold is DeliveryHold.RESUMED:
+            if subscription.phase is RESENDING:
                 self._send_copies(subscription, turn)
                 pending.move([(sequence, now + subscription.ack_wait) for sequence in turn if sequence in pending])
             else:
@@ -90,7 +90,7 @@ class Redelivery:
         if subscription.held:
             return False
         subscription.held = None
-        subscription.hold = DeliveryHold.NONE
+        subscription.advance(ACTIVE)
         subscription.settle()
         self._rearm(subscription, now, _SOON)
         return True
@@ -129,8 +129,8 @@ class Redelivery:
             return False
         now = self._clock.monotonic()
         members = subscription.group.members if subscription.group is not None else ()
-        if all(self._bus.congested(each.inbox) for each in members or (subscription,)):
-            # The due messages stay due until there is room.
+        if not subscription.started or all(self._bus.congested(each.inbox) for each in members or (subscription,)):
+            # The due messages stay due until the subscription is started, or there is room.
             self._rearm(subscription, now, _PAUSE)
             return False
         horizon = now + TOLERANCE

@@ -21,6 +21,7 @@ from broker.streaming.redelivery import Redelivery
 from broker.streaming.registry import Channels, Clients
 from broker.streaming.requests import per_request
 from broker.streaming.startup import ServerStartError, StateRecovery, detect, recover_server
+from broker.streaming.state import RECOVERED
 from broker.streaming.subscribe import SubscribeRules
 from broker.streaming.unsubscribe import UnsubscribeRules
 from stantools.escaping import escape
@@ -245,7 +246,8 @@ class StreamingServer:
                 self.channels.expiry.watch(channel)
             active, self._recovery.active = self._recovery.active, []
             for subscription in active:
-                self._subscribing.start(subscription)
+                if subscription.phase is RECOVERED:
+                    self._subscribing.start(subscription)
 
         self._bus.barrier(listening)
 

@@ -12,7 +12,7 @@ from broker import log
 from broker.streaming.names import durable_key, new_server, sub_close_subject, text
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from broker.streaming.requests import decode
-from broker.streaming.state import ChannelSubscription, DeliveryHold, QueueGroup
+from broker.streaming.state import OFFLINE, RECOVERED, ChannelSubscription, QueueGroup
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -114,14 +114,14 @@ class StateRecovery:
                 return
         else:
             group = None
-            if client is None and not state.is_durable:
+            if client is None and not state.durable_name:
                 return
-        subscription = ChannelSubscription(channel, state, group)
+        offline = client is None or (bool(state.durable_name) and state.is_closed)
+        subscription = ChannelSubscription(channel, state, group, OFFLINE if offline else RECOVERED)
         # Deadlines follow from the messages' timestamps when the server is ready; 0 sorts by sequence.
         subscription.pending.update(dict.fromkeys(found.pending, 0))
         subscription.last_sent = max(state.last_sent, *found.pending, 0)
         subscription.settle()
-        subscription.hold = DeliveryHold.RECOVERED if found.pending else DeliveryHold.NONE
         if group is not None:
             group.last_sent = max(group.last_sent, subscription.last_sent)
             if client is None:
@@ -130,7 +130,7 @@ class StateRecovery:
             group.members.append(subscription)
         elif state.durable_name:
             channel.durables[durable_key(state.client_id, channel.name, state.durable_name)] = subscription
-            if client is None or state.is_closed:
+            if offline:
                 return
         assert client is not None
         self._subscribing.activate(subscription, client)

@@ -57,18 +57,50 @@ class StreamingSession:
         return self.failures > 0
 
 
-class DeliveryHold(enum.Enum):
-    """Reasons to hold back new messages (`newOnHold`)."""
+class SubscriptionPhase(enum.Enum):
+    """Phases of a subscription. It gets messages when its client knows it, and new ones when it is ACTIVE.
 
-    NONE = enum.auto()
-    #: A durable was resumed: all pending messages are sent first (streaming-protocol.md section 17).
+    A subscription begins as NEW, RESUMED or RECOVERED. When its client has the answer, or the server is ready, it is
+    started (`STARTED`). Stalling is no phase: it follows from the number of pending messages.
+    """
+
+    #: its client does not know it yet
+    NEW = enum.auto()
+    #: a durable whose client does not know yet that it has resumed it
     RESUMED = enum.auto()
-    #: The server has started: pending messages get their deadlines first (streaming-protocol.md section 23.5).
+    #: found in the store; the server is not ready
     RECOVERED = enum.auto()
+    #: after RESUMED: all pending messages are sent first (streaming-protocol.md section 17)
+    RESENDING = enum.auto()
+    #: after RECOVERED: pending messages get their deadlines first (streaming-protocol.md section 23.5)
+    RESCHEDULING = enum.auto()
+    ACTIVE = enum.auto()
+    #: a durable without a client; in a group, its shadow
+    OFFLINE = enum.auto()
+    ENDED = enum.auto()
 
 
-# Needed for each message: attribute lookups on an enum are slow.
-_NONE: Final = DeliveryHold.NONE
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+NEW: Final = SubscriptionPhase.NEW
+RESUMED: Final = SubscriptionPhase.RESUMED
+RECOVERED: Final = SubscriptionPhase.RECOVERED
+RESENDING: Final = SubscriptionPhase.RESENDING
+RESCHEDULING: Final = SubscriptionPhase.RESCHEDULING
+ACTIVE: Final = SubscriptionPhase.ACTIVE
+OFFLINE: Final = SubscriptionPhase.OFFLINE
+ENDED: Final = SubscriptionPhase.ENDED
+#: The first phase after the start of a subscription.
+STARTED: Final = {NEW: ACTIVE, RESUMED: RESENDING, RECOVERED: RESCHEDULING}
+_NEXT: Final = {
+    NEW: (ACTIVE, OFFLINE, ENDED),
+    RESUMED: (RESENDING, OFFLINE, ENDED),
+    RECOVERED: (RESCHEDULING, OFFLINE, ENDED),
+    RESENDING: (ACTIVE, OFFLINE, ENDED),
+    RESCHEDULING: (ACTIVE, OFFLINE, ENDED),
+    ACTIVE: (OFFLINE, ENDED),
+    OFFLINE: (RESUMED,),
+    ENDED: (),
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +112,7 @@ class ChannelSubscription:
     state: pb.SubState
     #: queue group of a member
     group: QueueGroup | None
+    phase: SubscriptionPhase = NEW
     #: None while offline
     client: StreamingSession | None = None
     #: current or last owner
@@ -90,10 +123,7 @@ class ChannelSubscription:
     last_sent: int = field(init=False)
     #: no new messages: max_in_flight is reached
     stalled: bool = False
-    #: the client knows the subscription
-    started: bool = False
-    #: reason to hold back new messages, and the pending messages to handle first, in reverse; None until that begins
-    hold: DeliveryHold = DeliveryHold.NONE
+    #: the pending messages to handle before new ones, in reverse; None until that begins
     held: list[int] | None = None
     #: timer of redelivery
     timer: Timer | None = None
@@ -122,15 +152,20 @@ class ChannelSubscription:
         self.max_in_flight = max(self.state.max_in_flight, 1)
         self.ack_wait = max(self.state.ack_wait_in_secs, 1) * _SECOND
 
+    def advance(self, phase: SubscriptionPhase) -> None:
+        assert phase in _NEXT[self.phase], f"{self.phase} does not become {phase}"
+        self.phase = phase
+
     @property
     def active(self) -> bool:
         """The client is connected, as far as known."""
         return self.client is not None
 
     @property
-    def ready(self) -> bool:
-        """It may get new messages, unless it is stalled."""
-        return self.started and self.client is not None and self.hold is _NONE
+    def started(self) -> bool:
+        """It may get messages, and new ones when it is ACTIVE."""
+        phase = self.phase
+        return phase is ACTIVE or phase is RESENDING or phase is RESCHEDULING
 
     @property
     def client_name(self) -> str:

@@ -16,7 +16,7 @@ from broker.streaming.names import durable_key, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError, text_of
 from broker.streaming.requests import decode
-from broker.streaming.state import MAKING, ChannelSubscription, DeliveryHold, QueueGroup, log_text
+from broker.streaming.state import MAKING, NEW, RESUMED, STARTED, ChannelSubscription, QueueGroup, log_text
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -131,8 +131,8 @@ class SubscribeRules:
         error: str,
     ) -> None:
         """Ends a subscription that could not be stored; a resumed durable goes offline again."""
-        resumed = subscription.hold is DeliveryHold.RESUMED
-        if not resumed:
+        new = subscription.phase is NEW
+        if new:
             log.STREAMING.error(
                 "Unable to store subscription [%s:%s] on [%s]: %s",
                 text(message.client_id),
@@ -141,7 +141,7 @@ class SubscribeRules:
                 error,
             )
         if subscription.channel.by_ack_inbox.get(ack_inbox) is subscription:
-            self._unsubscribing.end(subscription, unsubscribe=not resumed)
+            self._unsubscribing.end(subscription, unsubscribe=new)
         self._fail(request, message, error.encode(errors="surrogateescape"))
 
     def _channel_created(self, request: StreamingRequest, message: pb.SubscriptionRequest, error: str) -> None:
@@ -181,9 +181,8 @@ class SubscribeRules:
 
     def start(self, subscription: ChannelSubscription) -> None:
         """Starts the delivery to a subscription, or to its group."""
-        if subscription.active:
-            subscription.started = True
-            self._ready.add(subscription)
+        subscription.advance(STARTED[subscription.phase])
+        self._ready.add(subscription)
 
     def _create_or_resume(
         self, channel: Channel, client: StreamingSession, message: pb.SubscriptionRequest, subject: str
@@ -285,8 +284,7 @@ class SubscribeRules:
         subscription.last_client_id = client.id
         subscription.adopt()
         subscription.settle()
-        subscription.hold = DeliveryHold.RESUMED
-        subscription.held = None
+        subscription.advance(RESUMED)
         return log_text("Resumed", subscription)
 
     def _refuse(self, request: StreamingRequest, error: bytes) -> None:

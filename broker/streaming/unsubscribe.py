@@ -13,7 +13,7 @@ from broker.streaming.pending import PendingByDeadline, in_order
 from broker.streaming.ports import Role
 from broker.streaming.request_errors import RequestRefusedError
 from broker.streaming.requests import StreamingRequest, decode
-from broker.streaming.state import log_text
+from broker.streaming.state import ENDED, OFFLINE, log_text
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -148,8 +148,7 @@ class UnsubscribeRules:
         self._redelivery.stop(subscription)
         del client.subscriptions[subscription]
         del channel.by_ack_inbox[subscription.state.ack_inbox]
-        subscription.client = None
-        subscription.started = False
+        subscription.client = subscription.held = None
         if subscription.group is not None:
             what = self._leave(subscription, subscription.group, unsubscribe=unsubscribe)
         else:
@@ -165,9 +164,11 @@ class UnsubscribeRules:
             if not unsubscribe:
                 state.last_sent = subscription.last_sent
                 state.is_closed = True
+                subscription.advance(OFFLINE)
                 self._update(subscription)
                 return "Suspended"
             del channel.durables[durable_key(client.id, channel.name, state.durable_name)]
+        subscription.advance(ENDED)
         self.delete(channel, state)
         self._discard(subscription)
         return "Removed"
@@ -177,6 +178,7 @@ class UnsubscribeRules:
         state = subscription.state
         group.members.remove(subscription)
         if group.members:
+            subscription.advance(ENDED)
             # The order of the records is the original's (streaming-protocol.md section 22).
             if state.is_durable:
                 self._hand_over(subscription, group)
@@ -193,9 +195,11 @@ class UnsubscribeRules:
             subscription.last_sent = state.last_sent = group.last_sent
             state.client_id = b""
             group.shadow = subscription
+            subscription.advance(OFFLINE)
             self._update(subscription)
             return "Suspended"
         del channel.groups[group.name]
+        subscription.advance(ENDED)
         self.delete(channel, state)
         self._discard(subscription)
         return "Removed"

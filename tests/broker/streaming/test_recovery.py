@@ -399,3 +399,19 @@ def test_many_pending_messages() -> None:
     world = place.restart(later=10)
     moved(subscriber, world)
     assert subscriber.sequences() == list(range(1, 2501, 2))
+
+
+def test_records_of_durables_of_other_programs() -> None:
+    """A durable is one with a name; old servers did not write the mark."""
+    store = Journal()
+    world = World(store=store)
+    world.connect()
+    world.publish(b"foo", b"1")
+    for name, mark in ((b"", True), (b"old", False)):
+        state = pb.SubState(client_id=b"gone", ack_inbox=b"a", durable_name=name, is_durable=mark, max_in_flight=1)
+        store.subscriptions(b"foo").create(state)
+    again = World(store=store)
+    assert again.started
+    assert [each.state.durable_name for each in again.channel(b"foo").subscriptions()] == [b"old"]
+    again.connect(b"gone")
+    assert again.subscribe(b"foo", b"gone", durable_name=b"old").sequences() == [1]

@@ -14,6 +14,7 @@ from broker.stores.memory import MemoryStore
 from broker.streaming.context import Context
 from broker.streaming.ports import Recipients, RequestAnswer, RequestOutcome, Role
 from broker.streaming.server import StreamingServer
+from broker.streaming.state import ENDED, GONE, OFFLINE, RESCHEDULING, RESENDING, Channel
 from broker.streaming.streaming_options import StreamingOptions
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -348,6 +349,8 @@ class World:
                 done(job())
                 moved = True
             if not moved:
+                for channel in self.server.channels:
+                    check_memberships(channel)
                 return
         raise AssertionError("it never ends")
 
@@ -502,6 +505,27 @@ class Subscriber:
 
     def close(self, *, inbox: bytes = b"", client: bytes = b"") -> bytes:
         return self._end(self.world.subjects.sub_close, inbox, client)
+
+
+def check_memberships(channel: Channel) -> None:
+    """Each subscription is where its phase says, and nowhere else."""
+    assert channel.state is not GONE
+    known = [*channel.by_ack_inbox.values(), *channel.durables.values()]
+    for group in channel.groups.values():
+        assert group.members or group.shadow is not None
+        assert group.shadow is None or group.shadow.phase is OFFLINE
+        known += group.members
+    for each in known[:100]:
+        assert each.channel is channel and each.phase is not ENDED
+        assert (each.client is None) == (each.phase is OFFLINE)
+        there = each.client is not None
+        assert there == (channel.by_ack_inbox.get(each.state.ack_inbox) is each)
+        assert each.client is None or each in each.client.subscriptions
+        assert (there and each.group is None) == (channel.plain.get(each.id) is each)
+        assert each.group is None or (there and each in each.group.members) or each.group.shadow is each
+        assert each.held is None or each.phase in (RESENDING, RESCHEDULING)
+        assert each.timer is None or there
+    assert len(channel.plain) + sum(len(each.members) for each in channel.groups.values()) == len(channel.by_ack_inbox)
 
 
 def everything(subscribers: list[Subscriber]) -> list[int]:
