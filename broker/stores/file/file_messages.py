@@ -6,17 +6,20 @@ after the previous flush: refused messages are not in them, acknowledged ones ar
 Where flushes must be durable, or the channel or its next slice does not exist yet, a thread writes and syncs. The
 thread owns the files while the flush is under way: messages appended meanwhile are gathered for the next flush, and
 stored messages are read in their state before. New files get their names only after they are synced, so that after a
-power loss no name leads to an empty file.
+power loss no name leads to an empty file. `LogState` has the states, `_NEXT` the legal transitions. In every state the
+files may need a repeated attempt to undo a failed write (`_broken`), before the next one.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer, Record
@@ -34,6 +37,39 @@ from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, WriteOptions
+
+
+class LogState(enum.Enum):
+    #: all messages are flushed
+    IDLE = enum.auto()
+    #: messages wait in the buffer of the writer, for a flush by the loop
+    BUFFERING = enum.auto()
+    #: messages wait in memory, for a flush by a thread or the kernel
+    GATHERING = enum.auto()
+    #: the flush of a new channel waits for its turn
+    QUEUED = enum.auto()
+    #: a flush waits for more messages
+    DELAYED = enum.auto()
+    #: a thread or the kernel stores messages; new ones are gathered
+    FLUSHING = enum.auto()
+
+
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+IDLE: Final = LogState.IDLE
+BUFFERING: Final = LogState.BUFFERING
+GATHERING: Final = LogState.GATHERING
+QUEUED: Final = LogState.QUEUED
+DELAYED: Final = LogState.DELAYED
+FLUSHING: Final = LogState.FLUSHING
+_NEXT: Final = {
+    IDLE: (BUFFERING, GATHERING, QUEUED),
+    BUFFERING: (IDLE, GATHERING),
+    GATHERING: (QUEUED, DELAYED, FLUSHING),
+    QUEUED: (FLUSHING,),
+    DELAYED: (FLUSHING,),
+    # BUFFERING if the loop has written the messages after all
+    FLUSHING: (IDLE, GATHERING, BUFFERING),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +93,10 @@ class FileMessages:
     __slots__ = (
         "_broken",
         "_counts",
-        "_delayed",
         "_directory",
-        "_dirty",
         "_gathered",
         "_gathered_bytes",
         "_gathered_count",
-        "_in_background",
         "_last_was_single",
         "_limits_logged",
         "_mark",
@@ -77,6 +110,7 @@ class FileMessages:
         "_removal_failed",
         "_retention",
         "_services",
+        "_state",
         "_sync",
         "_synced",
         "_under_way",
@@ -112,8 +146,7 @@ class FileMessages:
         self._name_syncs = (
             0 if found.last_number else 2
         )  # syncs that still include the directory's name, where flushes are not durable
-        # Threads and the kernel store the gathered messages.
-        self._in_background = self._sync or directory.state is not READY
+        self._state = IDLE
         self._writer = SliceWriter(
             self._directory,
             name,
@@ -135,7 +168,7 @@ class FileMessages:
             name, self._writer, self._retention, services, found.odd_paths, self._write_buffered
         )
         self._recent = self.reader.recent
-        self._dirty = self._broken = self._limits_logged = self._removal_failed = False
+        self._broken = self._limits_logged = self._removal_failed = False
         self._mark_outdated = False  # single messages were added since the mark was set
         self._last_was_single = False  # the last flush had a single message; after larger ones a block is expected
         self._names: list[int] = []  # descriptors of directories that are being synced
@@ -143,7 +176,6 @@ class FileMessages:
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
         self._next: Flush | None = None
-        self._delayed = False
         self._counts = 0, 0
         # Numbers of the first slice to sync now, and in the next call: an earlier sync may still be under way.
         self._synced = self._written = max(found.last_number, 1)
@@ -157,6 +189,10 @@ class FileMessages:
         self.count = retention.count + self._gathered_count
         self.bytes = retention.bytes + self._gathered_bytes
 
+    def _advance(self, state: LogState) -> None:
+        assert state in _NEXT[self._state], f"{self._state} does not become {state}"
+        self._state = state
+
     # Storing.
 
     def append(self, records: MessageRecordBuffer) -> None:
@@ -164,7 +200,10 @@ class FileMessages:
         if not count:
             return
         first = self.last + 1
-        if self._in_background:
+        state = self._state
+        if state is IDLE:
+            state = GATHERING if self._sync or self.place.state is not READY else BUFFERING
+        if state is not BUFFERING:
             first = first_sequence(records, self.last)
         else:
             if self._broken:
@@ -179,17 +218,18 @@ class FileMessages:
                         self._write(records)
                     else:
                         # A thread begins the next slice, as creating files may take long.
-                        if self._dirty:
+                        if self._state is BUFFERING:
                             self._writer.flush()
-                        self._in_background = True
+                        state = GATHERING
             except (StoreUnwritableError, ValueError) as error:
                 self._roll_back()
                 raise self._reset_to_mark(error) from error
-        self._dirty = True
+        if state is not self._state:
+            self._advance(state)
         self.files = 2
         self._services.open_files.touch(self)
         size = self._recent.append(records) + count * MESSAGE_OVERHEAD
-        if self._in_background:
+        if state is not BUFFERING:
             self._gathered.append(records)
             self._gathered_count += count
             self._gathered_bytes += size
@@ -202,7 +242,7 @@ class FileMessages:
 
     def add(self, record: Record) -> bool:
         """Writes a single message, where flushes need not be durable."""
-        if self._in_background or self._dirty or self._broken or not (self._last_was_single and self.count):
+        if self._state is not IDLE or self._broken or not (self._last_was_single and self.count):
             return False
         data, sequence, timestamp = record
         try:
@@ -229,27 +269,28 @@ class FileMessages:
         return True
 
     def flush(self) -> Flush | None:
-        if not self._dirty and self.place.state is READY:
+        state = self._state
+        if state is IDLE and self.place.state is READY:
             if self._broken:
                 self._retry_roll_back()
             if self._removal_failed:
                 self._keep_within_limits()
             return None
-        if self._in_background:
+        if state is not BUFFERING:
             if self._under_way is None:
                 self._begin(Flush())
-            elif self._delayed:
+            elif state is DELAYED:
                 self._begin(self._under_way)
-            elif self._gathered:
+            elif state is FLUSHING and self._gathered:
                 self._next = self._next or Flush()
-        if self._in_background:
-            return self._next or self._under_way
+            if self._state is not BUFFERING:
+                return self._next or self._under_way
         try:
             self._writer.flush()
         except StoreUnwritableError as error:
             self._roll_back()
             raise self._reset_to_mark(error) from error
-        self._dirty = False
+        self._advance(IDLE)
         self._last_was_single = self.last - self._mark_totals[1] == 1
         self._services.unsynced.add(self)
         self._keep_within_limits()
@@ -263,18 +304,21 @@ class FileMessages:
         and all others after it. A new channel waits for its turn and stores the messages gathered until then.
         """
         disk = self._services.disk
-        paused, self._under_way, self._next = self._delayed, flush, None
         few = self._sync and disk.pause > 0 and self._gathered_count < max(self._counts)
-        new = self.place.state is not READY
-        self._delayed = not at_once and (new or few)
-        if not paused:
+        if self._state is not DELAYED:
+            self._under_way, self._next = flush, None
             self.reader.freeze()
-        if self._delayed:
-            if not paused and new:
+            if self.place.state is not READY:
+                self._advance(QUEUED)
                 disk.queue_job(self._begin_new_channel)
-            elif not paused:
+                return
+            if few:
+                self._advance(DELAYED)
                 disk.run(partial(time.sleep, disk.pause), partial(self._delay_over, flush))
+                return
+        elif few and not at_once:
             return
+        self._advance(FLUSHING)
         self._begin_store(self._take_gathered())
 
     def _take_gathered(self) -> Sequence[MessageRecordBuffer]:
@@ -285,11 +329,11 @@ class FileMessages:
 
     def _begin_new_channel(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
         """Returns the job and conclusion for a new channel whose turn has come."""
-        self._delayed = False
+        self._advance(FLUSHING)
         return self._storing(self._take_gathered())
 
     def _delay_over(self, flush: Flush, _problem: Exception | None) -> None:
-        if self._delayed and self._under_way is flush:
+        if self._state is DELAYED and self._under_way is flush:
             self._begin(flush, at_once=True)
 
     def _begin_store(self, blocks: Sequence[MessageRecordBuffer]) -> None:
@@ -308,7 +352,8 @@ class FileMessages:
                     taken += 1
                 else:
                     if not self._sync:
-                        self._under_way, self._in_background = None, False
+                        self._under_way = None
+                        self._advance(BUFFERING)
                         self.reader.frozen = False
                         return
                     writer.flush(sync=False)
@@ -430,17 +475,15 @@ class FileMessages:
             self.place.conclude()
             return
         self.place.conclude()
-        self._dirty = bool(self._gathered)
+        self._advance(GATHERING if self._gathered else IDLE)
         if not self._sync:
-            # Messages appended meanwhile are written first.
-            self._in_background = self._dirty
             self._services.unsynced.add(self)
         self._keep_within_limits()
         following = self._next
         if following is None:
             return
         self._begin(following)
-        if not self._in_background:
+        if self._state is BUFFERING:
             try:
                 self.flush()
             except StorageError as error:
@@ -493,7 +536,7 @@ class FileMessages:
         age = self.limits.max_age_ns
         if age <= 0:
             return None
-        if not self._dirty and not self._broken:
+        if self._state is IDLE and not self._broken:
             self._enforce(now)
             self._set_mark()
         if not self.count:
@@ -532,7 +575,8 @@ class FileMessages:
         """Forgets the messages appended since the last flush, and returns the error for the caller."""
         self._gathered, self._next = [], None
         self._gathered_count = self._gathered_bytes = 0
-        self._dirty = False
+        if self._state is not IDLE:
+            self._advance(IDLE)
         self.files = 0
         self._services.open_files.leave(self)
         self.first, self.last, self.count, self.bytes = self._mark_totals
@@ -566,7 +610,7 @@ class FileMessages:
 
     def _write_buffered(self) -> bool:
         """Writes buffered messages, so that files can be read. Returns whether that worked."""
-        if self._dirty and not self._in_background:
+        if self._state is BUFFERING:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
@@ -583,11 +627,11 @@ class FileMessages:
     @property
     def unwritten(self) -> bool:
         """Whether messages are still to be written, or are being written."""
-        return self.busy or self._dirty or bool(self._gathered)
+        return self._state is not IDLE or self.place.busy
 
     def release(self) -> bool:
         """Closes the files of the writer, unless messages are still to be written."""
-        if self._dirty or self._broken:
+        if self._state is not IDLE or self._broken:
             return False
         self._writer.abandon()
         self.files = 0
@@ -599,8 +643,10 @@ class FileMessages:
         if self._under_way is not None:
             raise StorageError(f"{self._directory}: the disk has not completed the last write")
         try:
-            if not self._in_background:
+            if self._state is BUFFERING:
                 self.flush()
+            elif self._broken:
+                self._retry_roll_back()
         finally:
             self.abandon()
 

@@ -276,6 +276,22 @@ def test_a_subscription_does_not_wait_for_the_first_flush(tmp_path: Path, sync: 
     store.close()
 
 
+def test_a_subscription_does_not_wait_for_the_turn_of_its_channel(tmp_path: Path, sync: bool) -> None:
+    """Many channels are made at a time; the last one is made by a subscription, and its messages are flushed once."""
+    store = new_store(tmp_path, sync=sync)
+    channels = {name: store.create_channel(name) for name in (b"c%d" % number for number in range(60))}
+    for name, each in channels.items():
+        each.messages.append(block(name, 1, [b"x"]))
+        each.messages.flush()
+    last = channels[b"c59"]
+    last.subscriptions.create(pb.SubState(client_id=b"me"))
+    flush(store, last.messages)
+    last.messages.append(block(b"c59", 2, [b"y"]))
+    flush(store, last.messages)
+    assert [each.data for each in everything(last.messages)] == [b"x", b"y"]
+    store.close()
+
+
 @pytest.mark.parametrize("named", [False, True], ids=["unnamed files", "no unnamed files"])
 def test_killed_at_every_moment_of_making(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool, named: bool
