@@ -9,6 +9,7 @@ that spares the file server, and protects against a lock that is lost without no
 
 from __future__ import annotations
 
+import enum
 import random
 import struct
 import time
@@ -71,6 +72,29 @@ def decode_time(data: bytes) -> int:
     return int((seconds - _YEAR_1) * _SECOND + nanoseconds)
 
 
+class GroupState(enum.Enum):
+    #: another server is active, as far as known
+    STANDBY = enum.auto()
+    #: a thread tries to take the lock
+    TRYING = enum.auto()
+    #: this server holds the lock, and reads the heartbeats that arrived before
+    LOCKED = enum.auto()
+    ACTIVE = enum.auto()
+    #: this server cannot be in the group
+    FAILED = enum.auto()
+    STOPPED = enum.auto()
+
+
+_NEXT: Final = {
+    GroupState.STANDBY: (GroupState.TRYING, GroupState.FAILED, GroupState.STOPPED),
+    GroupState.TRYING: (GroupState.STANDBY, GroupState.LOCKED, GroupState.FAILED, GroupState.STOPPED),
+    GroupState.LOCKED: (GroupState.ACTIVE, GroupState.STOPPED),
+    GroupState.ACTIVE: (GroupState.STOPPED,),
+    GroupState.FAILED: (GroupState.STOPPED,),
+    GroupState.STOPPED: (),
+}
+
+
 class FaultTolerance:
     """Waits on standby, becomes active, and announces that to the group. `chance` spreads the servers' intervals."""
 
@@ -87,32 +111,43 @@ class FaultTolerance:
         self._gaps: deque[int] = deque(maxlen=_MAX_GAPS)
         self._last_heartbeat = 0
         self._timer: Timer | None = None
-        self._trying = self._stopped = False
+        self.state = GroupState.STANDBY
         self._foreign_locks = 0
         self._wait_log, self._error_log = _BackoffLog(), _BackoffLog()
         self._activated: Callable[[], None]
         self._failed: Callable[[str], None]
         self._since = 0
-        self.active = False  #: this server holds the lock
+
+    @property
+    def active(self) -> bool:
+        return self.state is GroupState.ACTIVE
+
+    def _advance(self, state: GroupState) -> None:
+        assert state in _NEXT[self.state], f"{self.state} does not become {state}"
+        self.state = state
+
+    def _fail(self, reason: str) -> None:
+        self._advance(GroupState.FAILED)
+        self._failed(reason)
 
     def start(self, activated: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Enters standby. Calls `activated` when this server becomes active, or `failed` with the reason why not."""
         self._activated, self._failed = activated, failed
         log.STREAMING.info("Starting in standby mode")
         if not valid_subject(self._subject):
-            failed("nats: invalid subject")
+            self._fail("nats: invalid subject")
             return
         try:
             self._context.bus.listen(Role.FAULT_TOLERANCE, self._subject, per_request(self._receive))
         except PermissionError as error:
-            failed(str(error))
+            self._fail(str(error))
             return
         self._last_heartbeat = self._clock.monotonic()
         self._wait_until(self._last_heartbeat + self._missed)
 
     def stop(self) -> None:
         """Releases the lock. Must be called after the last write to the store."""
-        self._stopped = True
+        self._advance(GroupState.STOPPED)
         self._timers.cancel(self._timer)
         self._lock.release()
 
@@ -122,13 +157,15 @@ class FaultTolerance:
         if self.active:
             self._compare(request.payload)
             return
+        if self.state in (GroupState.FAILED, GroupState.STOPPED):
+            return
         now = self._clock.monotonic()
         if now - self._last_heartbeat < self._missed:
             self._gaps.append(now - self._last_heartbeat)
         else:
             self._gaps.clear()
         self._last_heartbeat = now
-        if not self._trying:
+        if self.state is GroupState.STANDBY:
             self._wait_until(now + self._heartbeat_timeout())
 
     def _heartbeat_timeout(self) -> int:
@@ -142,28 +179,29 @@ class FaultTolerance:
         self._timer = self._timers.at(moment, self._try)
 
     def _try(self) -> None:
-        self._trying = True
+        self._advance(GroupState.TRYING)
         self._context.driver.aside(self._lock.take, partial(self._attempt_done, self._clock.monotonic()))
 
     def _attempt_done(self, began: int, attempt: Attempt) -> None:
-        if self._stopped:
+        if self.state is GroupState.STOPPED:
             self._lock.release()
             return
         if attempt.taken:
+            self._advance(GroupState.LOCKED)
             # Heartbeats that arrived before the lock are still unread after a pause of this process, and come from no
             # rival.
             self._context.bus.barrier(self._become_active)
             return
-        self._trying = False
         now = self._clock.monotonic()
         self._foreign_locks = self._foreign_locks + 1 if attempt.holder not in (b"", self._group) else 0
         if self._foreign_locks >= _MAX_FOREIGN_LOCKS:
             holder, own = quote(attempt.holder), quote(self._group)
-            self._failed(
+            self._fail(
                 f"ft: the store is in use by the group {holder}, this server belongs to the group {own}: "
                 "servers of one directory need the same ft_group; another group needs its own directory"
             )
             return
+        self._advance(GroupState.STANDBY)
         if attempt.problem:
             log.STREAMING.error(
                 "ft: error attempting to get the store lock: ft: fatal error getting the store lock: %s",
@@ -182,9 +220,9 @@ class FaultTolerance:
     # Active
 
     def _become_active(self) -> None:
-        if self._stopped:
+        if self.state is GroupState.STOPPED:
             return
-        self.active = True
+        self._advance(GroupState.ACTIVE)
         self._since = self._clock.wall()
         log.STREAMING.info("Server is active")
         self._send()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import hmac
 import logging
 import time
@@ -26,6 +27,32 @@ _MAX_PINGS: Final = 2
 #: Bytes of collected output that are written at once; pending bytes that count as congestion.
 _FLUSH_SIZE: Final = 256 * 1024
 _PATIENT_LIMIT: Final = 8 << 20
+
+
+class RouteState(enum.Enum):
+    #: of an incoming connection: credentials are expected
+    UNTRUSTED = enum.auto()
+    #: INFO is expected
+    TRUSTED = enum.auto()
+    OPEN = enum.auto()
+    #: the other end is about to close it
+    UNNEEDED = enum.auto()
+    CLOSED = enum.auto()
+
+
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+UNTRUSTED: Final = RouteState.UNTRUSTED
+TRUSTED: Final = RouteState.TRUSTED
+OPEN: Final = RouteState.OPEN
+UNNEEDED: Final = RouteState.UNNEEDED
+CLOSED: Final = RouteState.CLOSED
+_NEXT: Final = {
+    UNTRUSTED: (TRUSTED, UNNEEDED, CLOSED),
+    TRUSTED: (OPEN, UNNEEDED, CLOSED),
+    OPEN: (CLOSED,),
+    UNNEEDED: (CLOSED,),
+    CLOSED: (),
+}
 
 
 class RouteNetwork(Protocol):
@@ -71,8 +98,6 @@ class Route(asyncio.Protocol):
     Attributes:
         host: Address of the other end.
         port: Its port.
-        open: The handshake is complete.
-        closed: The connection has ended.
     """
 
     def __init__(
@@ -84,7 +109,7 @@ class Route(asyncio.Protocol):
         self.host, self.port = "", 0
         self.local_host = ""
         self.remote: dict[str, Any] = {}  #: last INFO of the other end; empty before it
-        self.open = self.closed = False
+        self.state = UNTRUSTED if url is None else TRUSTED
         self.over = asyncio.Event()  #: set at its end
         self.reason = ""
         self.start = time.time_ns()  #: start time, ns since the epoch
@@ -94,11 +119,10 @@ class Route(asyncio.Protocol):
         self._net = net
         self._parser = wire.Parser()
         self._transport: asyncio.Transport
-        self._trusted = url is not None
         self._out: list[bytes] = []
         self._out_size = 0
         self._flushing: asyncio.Handle | None = None
-        self._fed = self._working = self._close_expected = False
+        self._fed = self._working = False
         self._timer: asyncio.TimerHandle | None = None
         self._pings = 0
         self._pinged = 0
@@ -115,6 +139,10 @@ class Route(asyncio.Protocol):
         return str(self.remote.get("server_id", ""))
 
     # Life
+
+    def _advance(self, state: RouteState) -> None:
+        assert state in _NEXT[self.state], f"{self.state} does not become {state}"
+        self.state = state
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -136,7 +164,7 @@ class Route(asyncio.Protocol):
         self._end("Client Closed" if problem is None else f"Read Error: {problem}")
 
     def close(self, reason: str, error: str = "") -> None:
-        if self.closed:
+        if self.state is CLOSED:
             return
         if error:
             self.send(wire.error(error))
@@ -146,9 +174,10 @@ class Route(asyncio.Protocol):
         asyncio.get_running_loop().call_later(2.0, self._transport.abort)
 
     def _end(self, reason: str) -> None:
-        if self.closed:
+        if self.state is CLOSED:
             return
-        self.closed, self.open, self.reason = True, False, reason
+        self._advance(CLOSED)
+        self.reason = reason
         self.over.set()
         for timer in (self._timer, self._flushing):
             if timer is not None:
@@ -158,7 +187,7 @@ class Route(asyncio.Protocol):
         self._net.gone(self)
 
     def look_after(self, now: int) -> None:
-        if not self.open:
+        if self.state is not OPEN:
             return
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting
@@ -183,7 +212,7 @@ class Route(asyncio.Protocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        if self.closed:
+        if self.state is CLOSED:
             return
         self._out.append(data)
         self._out_size += len(data)
@@ -196,7 +225,7 @@ class Route(asyncio.Protocol):
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
-        if self.closed or not self._out:
+        if self.state is CLOSED or not self._out:
             return
         out, self._out = self._out, []
         self._written, self._out_size = self._written + self._out_size, 0
@@ -207,7 +236,7 @@ class Route(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
+        return self._out_size + (0 if self.state is CLOSED else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
@@ -225,7 +254,7 @@ class Route(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handles input up to the time of a turn; reading pauses until all of it is handled."""
-        if self.closed:
+        if self.state is CLOSED:
             return
         self._parser.feed(data)
         self._fed = True
@@ -240,7 +269,7 @@ class Route(asyncio.Protocol):
                 self._fed = False
                 for event in self._parser.events():
                     self._handle(event)
-                    if self.closed:
+                    if self.state is CLOSED:
                         return
                     yield
                 while self._net.overloaded():
@@ -250,17 +279,17 @@ class Route(asyncio.Protocol):
             self.close("Parse Error", "Unknown Protocol Operation")
         finally:
             self._working = False
-            if not self.closed and not self._transport.is_closing():
+            if self.state is not CLOSED and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def _handle(self, event: wire.Event) -> None:
         if isinstance(event, wire.RoutedMessage):
-            if self.open:
+            if self.state is OPEN:
                 self.counters.in_msgs += 1
                 self.counters.in_bytes += len(event.payload)
                 self._net.arrived(self, event)
         elif isinstance(event, wire.RemoteInterest):
-            if self.open:
+            if self.state is OPEN:
                 self._net.interest_changed(self, event)
         elif event == wire.PING:
             self.send(wire.PONG)
@@ -274,7 +303,7 @@ class Route(asyncio.Protocol):
             self._connect(event.fields)
         elif isinstance(event, wire.RouteError):
             NATS.log(
-                logging.DEBUG if self._close_expected else logging.ERROR, "%s - Route Error '%s'", self, event.text
+                logging.DEBUG if self.state is UNNEEDED else logging.ERROR, "%s - Route Error '%s'", self, event.text
             )
             self.close(event.text)
 
@@ -288,18 +317,20 @@ class Route(asyncio.Protocol):
             NATS.error("%s - authentication error", self)
             self.close("Authentication Failure", "Authorization Violation")
             return
-        self._trusted = True
+        if self.state is UNTRUSTED:
+            self._advance(TRUSTED)
 
     def _informed(self, fields: Any) -> None:
-        if self.open:
+        if self.state is OPEN:
             self._net.informed(self, fields)
             return
-        if self.remote or fields.get("route_account"):
-            # An account-specific link, from a server that does not know yet that there are no accounts here: it will
-            # close it.
-            self._close_expected = True
+        if self.state is UNNEEDED:
             return
-        if not self._trusted:
+        if fields.get("route_account"):
+            # An account-specific link, from a server that does not know yet that there are no accounts here.
+            self._advance(UNNEEDED)
+            return
+        if self.state is UNTRUSTED:
             NATS.error("%s - authentication error", self)
             self.close("Authentication Failure", "Authorization Violation")
             return
@@ -312,7 +343,11 @@ class Route(asyncio.Protocol):
             self.send(wire.connect(self._net.credentials(self)))
             self.send(wire.info(self._net.about(self)))
             self.ping(time.monotonic_ns())
-        self.open = self._parser.trusted = self._net.introduced(self)
-        if self.open and self._timer is not None:
-            self._timer.cancel()
+        if not self._net.introduced(self):
+            return
+        self._parser.trusted = True
+        if self.state is TRUSTED:  # what was sent may have been too much for the other end
+            self._advance(OPEN)
+            if self._timer is not None:
+                self._timer.cancel()
             self._ping_at = self._ping_at or time.monotonic_ns() + _SECOND

@@ -22,7 +22,7 @@ from broker.nats import tls
 from broker.nats.nats_options import parse_route
 from broker.nats.remote_interest import RemoteInterestTable
 from broker.nats.routes import wire
-from broker.nats.routes.link import Route
+from broker.nats.routes.link import OPEN, Route
 from stantools.errors import UsageError
 from stantools.nats.interest import Interest
 from stantools.nats.login import NatsAddress
@@ -206,7 +206,7 @@ class RouteMesh:
 
     def leave(self) -> None:
         for link in self.links.values():
-            if link.open:
+            if link.state is OPEN:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
 
     @property
@@ -308,7 +308,7 @@ class RouteMesh:
 
     def _close_duplicates(self, other: str) -> None:
         """Closes surplus connections; only one of the two servers does so."""
-        twins = [link for link in self.links.values() if link.open and link.remote_id == other]
+        twins = [link for link in self.links.values() if link.state is OPEN and link.remote_id == other]
         if self._host.id < other:
             for link in twins:
                 if link is not self._by_id.get(other):
@@ -355,7 +355,7 @@ class RouteMesh:
         del self._by_id[other]
         self._apply_interest(link, leave=True)
         for twin in self.links.values():
-            if twin.open and twin.remote_id == other:
+            if twin.state is OPEN and twin.remote_id == other:
                 self._by_id[other] = twin
                 self._apply_interest(twin)
                 break
@@ -415,7 +415,7 @@ class RouteMesh:
         if queue or not before or not count:
             line = wire.interest_lines(subject, queue, count)
             for link in self.links.values():
-                if link.open:
+                if link.state is OPEN:
                     link.send(line)
 
     # Messages
