@@ -73,25 +73,22 @@ def decode_time(data: bytes) -> int:
 
 
 class GroupState(enum.Enum):
-    #: another server is active, as far as known
-    STANDBY = enum.auto()
-    #: a thread tries to take the lock
-    TRYING = enum.auto()
-    #: this server holds the lock, and reads the heartbeats that arrived before
-    LOCKED = enum.auto()
+    STANDBY = enum.auto()  #: another server is active, as far as known
+    TRYING = enum.auto()  #: a thread tries to take the lock
+    LOCKED = enum.auto()  #: this server holds the lock, and reads the heartbeats that arrived before
     ACTIVE = enum.auto()
-    #: this server cannot be in the group
-    FAILED = enum.auto()
+    FAILED = enum.auto()  #: this server cannot be in the group
     STOPPED = enum.auto()
 
 
+STANDBY, TRYING, LOCKED, ACTIVE, FAILED, STOPPED = GroupState
 _NEXT: Final = {
-    GroupState.STANDBY: (GroupState.TRYING, GroupState.FAILED, GroupState.STOPPED),
-    GroupState.TRYING: (GroupState.STANDBY, GroupState.LOCKED, GroupState.FAILED, GroupState.STOPPED),
-    GroupState.LOCKED: (GroupState.ACTIVE, GroupState.STOPPED),
-    GroupState.ACTIVE: (GroupState.STOPPED,),
-    GroupState.FAILED: (GroupState.STOPPED,),
-    GroupState.STOPPED: (),
+    STANDBY: (TRYING, FAILED, STOPPED),
+    TRYING: (STANDBY, LOCKED, FAILED, STOPPED),
+    LOCKED: (ACTIVE, STOPPED),
+    ACTIVE: (STOPPED,),
+    FAILED: (STOPPED,),
+    STOPPED: (),
 }
 
 
@@ -111,7 +108,7 @@ class FaultTolerance:
         self._gaps: deque[int] = deque(maxlen=_MAX_GAPS)
         self._last_heartbeat = 0
         self._timer: Timer | None = None
-        self.state = GroupState.STANDBY
+        self.state = STANDBY
         self._foreign_locks = 0
         self._wait_log, self._error_log = _BackoffLog(), _BackoffLog()
         self._activated: Callable[[], None]
@@ -120,14 +117,14 @@ class FaultTolerance:
 
     @property
     def active(self) -> bool:
-        return self.state is GroupState.ACTIVE
+        return self.state is ACTIVE
 
     def _advance(self, state: GroupState) -> None:
         assert state in _NEXT[self.state], f"{self.state} does not become {state}"
         self.state = state
 
     def _fail(self, reason: str) -> None:
-        self._advance(GroupState.FAILED)
+        self._advance(FAILED)
         self._failed(reason)
 
     def start(self, activated: Callable[[], None], failed: Callable[[str], None]) -> None:
@@ -147,7 +144,7 @@ class FaultTolerance:
 
     def stop(self) -> None:
         """Releases the lock. Must be called after the last write to the store."""
-        self._advance(GroupState.STOPPED)
+        self._advance(STOPPED)
         self._timers.cancel(self._timer)
         self._lock.release()
 
@@ -157,7 +154,7 @@ class FaultTolerance:
         if self.active:
             self._compare(request.payload)
             return
-        if self.state in (GroupState.FAILED, GroupState.STOPPED):
+        if self.state in (FAILED, STOPPED):
             return
         now = self._clock.monotonic()
         if now - self._last_heartbeat < self._missed:
@@ -165,7 +162,7 @@ class FaultTolerance:
         else:
             self._gaps.clear()
         self._last_heartbeat = now
-        if self.state is GroupState.STANDBY:
+        if self.state is STANDBY:
             self._wait_until(now + self._heartbeat_timeout())
 
     def _heartbeat_timeout(self) -> int:
@@ -179,15 +176,15 @@ class FaultTolerance:
         self._timer = self._timers.at(moment, self._try)
 
     def _try(self) -> None:
-        self._advance(GroupState.TRYING)
+        self._advance(TRYING)
         self._context.driver.aside(self._lock.take, partial(self._attempt_done, self._clock.monotonic()))
 
     def _attempt_done(self, began: int, attempt: Attempt) -> None:
-        if self.state is GroupState.STOPPED:
+        if self.state is STOPPED:
             self._lock.release()
             return
         if attempt.taken:
-            self._advance(GroupState.LOCKED)
+            self._advance(LOCKED)
             # Heartbeats that arrived before the lock are still unread after a pause of this process, and come from no
             # rival.
             self._context.bus.barrier(self._become_active)
@@ -201,7 +198,7 @@ class FaultTolerance:
                 "servers of one directory need the same ft_group; another group needs its own directory"
             )
             return
-        self._advance(GroupState.STANDBY)
+        self._advance(STANDBY)
         if attempt.problem:
             log.STREAMING.error(
                 "ft: error attempting to get the store lock: ft: fatal error getting the store lock: %s",
@@ -220,9 +217,9 @@ class FaultTolerance:
     # Active
 
     def _become_active(self) -> None:
-        if self.state is GroupState.STOPPED:
+        if self.state is STOPPED:
             return
-        self._advance(GroupState.ACTIVE)
+        self._advance(ACTIVE)
         self._since = self._clock.wall()
         log.STREAMING.info("Server is active")
         self._send()

@@ -64,31 +64,18 @@ class SubscriptionPhase(enum.Enum):
     started (`STARTED`). Stalling is no phase: it follows from the number of pending messages.
     """
 
-    #: its client does not know it yet
-    NEW = enum.auto()
-    #: a durable whose client does not know yet that it has resumed it
-    RESUMED = enum.auto()
-    #: found in the store; the server is not ready
-    RECOVERED = enum.auto()
-    #: after RESUMED: all pending messages are sent first (streaming-protocol.md section 17)
-    RESENDING = enum.auto()
-    #: after RECOVERED: pending messages get their deadlines first (streaming-protocol.md section 23.5)
-    RESCHEDULING = enum.auto()
+    NEW = enum.auto()  #: its client does not know it yet
+    RESUMED = enum.auto()  #: a durable whose client does not know yet that it has resumed it
+    RECOVERED = enum.auto()  #: found in the store; the server is not ready
+    RESENDING = enum.auto()  #: after RESUMED: all pending messages are sent first (section 17)
+    RESCHEDULING = enum.auto()  #: after RECOVERED: pending messages get their deadlines first (section 23.5)
     ACTIVE = enum.auto()
-    #: a durable without a client; in a group, its shadow
-    OFFLINE = enum.auto()
+    OFFLINE = enum.auto()  #: a durable without a client; in a group, its shadow
     ENDED = enum.auto()
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-NEW: Final = SubscriptionPhase.NEW
-RESUMED: Final = SubscriptionPhase.RESUMED
-RECOVERED: Final = SubscriptionPhase.RECOVERED
-RESENDING: Final = SubscriptionPhase.RESENDING
-RESCHEDULING: Final = SubscriptionPhase.RESCHEDULING
-ACTIVE: Final = SubscriptionPhase.ACTIVE
-OFFLINE: Final = SubscriptionPhase.OFFLINE
-ENDED: Final = SubscriptionPhase.ENDED
+NEW, RESUMED, RECOVERED, RESENDING, RESCHEDULING, ACTIVE, OFFLINE, ENDED = SubscriptionPhase
 #: The first phase after the start of a subscription.
 STARTED: Final = {NEW: ACTIVE, RESUMED: RESENDING, RECOVERED: RESCHEDULING}
 _NEXT: Final = {
@@ -279,16 +266,12 @@ class QueueGroup:
 
 
 class ChannelState(enum.Enum):
-    #: the store is about to make it
-    MAKING = enum.auto()
+    MAKING = enum.auto()  #: the store is about to make it
     READY = enum.auto()
-    #: the store could not make it, or has it no longer
-    GONE = enum.auto()
+    GONE = enum.auto()  #: the store could not make it, or has it no longer
 
 
-MAKING: Final = ChannelState.MAKING
-READY: Final = ChannelState.READY
-GONE: Final = ChannelState.GONE
+MAKING, READY, GONE = ChannelState
 _NEXT_CHANNEL: Final = {MAKING: (READY, GONE), READY: (GONE,), GONE: ()}
 
 

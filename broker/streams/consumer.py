@@ -234,38 +234,22 @@ class Consumer:
         """Whether the number of unacknowledged messages is at its limit."""
         return self.config.ack_policy != "none" and 0 < self.config.max_ack_pending <= len(self.pending)
 
-    def sent(self, sequence: int, count: int, now: int) -> int:
-        """Records the delivery of the message that `next` returned. Returns its consumer sequence."""
-        number = self.delivered[0] + 1
+    def sent_again(self, sequence: int, count: int, now: int) -> None:
+        """Records the redelivery of the message that `next` returned."""
         self._active_delivery = now
         self.changed = True
-        if count > 1:
-            del self._redelivery_queue[sequence]
-            self.redeliveries[sequence] = count - 1
-            self.delivered = (number, self.delivered[1])
-            waiting = self.pending[sequence]
-            waiting.time = now
-            heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
-            return number
-        self._advance(sequence)
-        self.delivered = (number, sequence)
-        if self.config.ack_policy == "none":
-            self.floor = self.delivered
-        else:
-            self._add_pending(sequence, number, now)
-        return number
+        del self._redelivery_queue[sequence]
+        self.redeliveries[sequence] = count - 1
+        self.delivered = (self.delivered[0] + 1, self.delivered[1])
+        self.pending[sequence].time = now
+        heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
 
-    def sent_all(self, sequences: Sequence[int], now: int) -> None:
-        """Records the delivery of messages that `upcoming` returned, from the first one on."""
+    def sent(self, sequences: Sequence[int], now: int) -> None:
+        """Records the first delivery of messages that `next` or `upcoming` returned, from the first one on."""
         number = self.delivered[0] + 1
         self._active_delivery = now
         self.changed = True
-        if len(sequences) == len(self._lookahead):
-            self._lookahead.clear()
-        for _ in range(min(len(sequences), len(self._lookahead))):
-            self._lookahead.popleft()
-        self._num_left -= len(sequences)
-        self._position = sequences[-1] + 1
+        self._advance(sequences)
         self.delivered = (number + len(sequences) - 1, sequences[-1])
         if self.config.ack_policy == "none":
             self.floor = self.delivered
@@ -276,13 +260,18 @@ class Consumer:
                 self.pending[sequence] = UnackedDelivery(row, now)
                 heapq.heappush(self._deadlines, (due, sequence))
 
-    def _advance(self, sequence: int) -> None:
+    def _advance(self, sequences: Sequence[int]) -> None:
+        count, ahead = len(sequences), self._lookahead
         if self._last_per_subject:
-            del self._last_per_subject[sequence]
-        else:
-            self._lookahead.popleft()
-            self._num_left -= 1
-            self._position = sequence + 1
+            for sequence in sequences:
+                del self._last_per_subject[sequence]
+            return
+        if count == len(ahead):
+            ahead.clear()
+        for _ in range(min(count, len(ahead))):
+            ahead.popleft()
+        self._num_left -= count
+        self._position = sequences[-1] + 1
 
     def skip(self, sequence: int, count: int) -> None:
         """Skips a message that `next` returned and that cannot be delivered."""
@@ -290,12 +279,8 @@ class Consumer:
             del self._redelivery_queue[sequence]
             self._remove_pending(sequence)
         else:
-            self._advance(sequence)
+            self._advance((sequence,))
         self.changed = True
-
-    def _add_pending(self, sequence: int, number: int, now: int) -> None:
-        self.pending[sequence] = UnackedDelivery(number, now)
-        heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
 
     # Redelivery
 

@@ -124,7 +124,10 @@ class ConsumerDelivery(ABC):
         size = len(message.subject) + len(ack) + len(header) + len(payload)
         if bytes_left is not None and size > bytes_left:
             return -1
-        consumer.sent(sequence, count, now)
+        if count > 1:
+            consumer.sent_again(sequence, count, now)
+        else:
+            consumer.sent((sequence,), now)
         self._bus.deliver(to, message.subject, payload, ack, header, group)
         if consumer.config.ack_policy == "none":
             consumer.stream.done((sequence,))
@@ -165,7 +168,7 @@ class ConsumerDelivery(ABC):
         count = min(int(np.searchsorted(sizes, bytes_left, "right")) + over, len(sizes))
         if not count:
             return 0, 0
-        consumer.sent_all(sequences[:count], now)
+        consumer.sent(sequences[:count], now)
         self._bus.deliver_rows(to, buffer, frames[:count])
         if config.ack_policy == "none":
             consumer.stream.done(sequences[:count])

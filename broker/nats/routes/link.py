@@ -30,22 +30,15 @@ _PATIENT_LIMIT: Final = 8 << 20
 
 
 class RouteState(enum.Enum):
-    #: of an incoming connection: credentials are expected
-    UNTRUSTED = enum.auto()
-    #: INFO is expected
-    TRUSTED = enum.auto()
+    UNTRUSTED = enum.auto()  #: of an incoming connection: credentials are expected
+    TRUSTED = enum.auto()  #: INFO is expected
     OPEN = enum.auto()
-    #: the other end is about to close it
-    UNNEEDED = enum.auto()
+    UNNEEDED = enum.auto()  #: the other end is about to close it
     CLOSED = enum.auto()
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-UNTRUSTED: Final = RouteState.UNTRUSTED
-TRUSTED: Final = RouteState.TRUSTED
-OPEN: Final = RouteState.OPEN
-UNNEEDED: Final = RouteState.UNNEEDED
-CLOSED: Final = RouteState.CLOSED
+UNTRUSTED, TRUSTED, OPEN, UNNEEDED, CLOSED = RouteState
 _NEXT: Final = {
     UNTRUSTED: (TRUSTED, UNNEEDED, CLOSED),
     TRUSTED: (OPEN, UNNEEDED, CLOSED),

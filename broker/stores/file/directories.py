@@ -33,23 +33,15 @@ from stantools.store.slicefile import remove_slice
 
 
 class DirectoryState(enum.Enum):
-    #: it is to be made; files there belong to a removed channel
-    NEW = enum.auto()
-    #: it exists; where flushes are durable, files and names must still be synced
-    MADE = enum.auto()
-    #: it exists as durably as configured
-    READY = enum.auto()
-    #: it cannot be made
-    FAILED = enum.auto()
+    NEW = enum.auto()  #: it is to be made; files there belong to a removed channel
+    MADE = enum.auto()  #: it exists; where flushes are durable, files and names must still be synced
+    READY = enum.auto()  #: it exists as durably as configured
+    FAILED = enum.auto()  #: it cannot be made
     REMOVED = enum.auto()
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-NEW: Final = DirectoryState.NEW
-MADE: Final = DirectoryState.MADE
-READY: Final = DirectoryState.READY
-FAILED: Final = DirectoryState.FAILED
-REMOVED: Final = DirectoryState.REMOVED
+NEW, MADE, READY, FAILED, REMOVED = DirectoryState
 _NEXT: Final = {
     NEW: (MADE, READY, FAILED, REMOVED),
     MADE: (READY, REMOVED),

@@ -6,8 +6,8 @@ after the previous flush: refused messages are not in them, acknowledged ones ar
 Where flushes must be durable, or the channel or its next slice does not exist yet, a thread writes and syncs. The
 thread owns the files while the flush is under way: messages appended meanwhile are gathered for the next flush, and
 stored messages are read in their state before. New files get their names only after they are synced, so that after a
-power loss no name leads to an empty file. `LogState` has the states, `_NEXT` the legal transitions. In every state the
-files may need a repeated attempt to undo a failed write (`_broken`), before the next one.
+power loss no name leads to an empty file. `_NEXT` has the states of the log and the legal transitions. In every state a
+failed write may still have to be undone (`_broken`), before the next one.
 """
 
 from __future__ import annotations
@@ -39,28 +39,17 @@ from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 
-class LogState(enum.Enum):
-    #: all messages are flushed
-    IDLE = enum.auto()
-    #: messages wait in the buffer of the writer, for a flush by the loop
-    BUFFERING = enum.auto()
-    #: messages wait in memory, for a flush by a thread or the kernel
-    GATHERING = enum.auto()
-    #: the flush of a new channel waits for its turn
-    QUEUED = enum.auto()
-    #: a flush waits for more messages
-    DELAYED = enum.auto()
-    #: a thread or the kernel stores messages; new ones are gathered
-    FLUSHING = enum.auto()
+class MessageLogState(enum.Enum):
+    IDLE = enum.auto()  #: all messages are flushed
+    BUFFERING = enum.auto()  #: messages wait in the buffer of the writer, for a flush by the loop
+    GATHERING = enum.auto()  #: messages wait in memory, for a flush by a thread or the kernel
+    QUEUED = enum.auto()  #: the flush of a new channel waits for its turn
+    DELAYED = enum.auto()  #: a flush waits for more messages
+    FLUSHING = enum.auto()  #: a thread or the kernel stores messages; new ones are gathered
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-IDLE: Final = LogState.IDLE
-BUFFERING: Final = LogState.BUFFERING
-GATHERING: Final = LogState.GATHERING
-QUEUED: Final = LogState.QUEUED
-DELAYED: Final = LogState.DELAYED
-FLUSHING: Final = LogState.FLUSHING
+IDLE, BUFFERING, GATHERING, QUEUED, DELAYED, FLUSHING = MessageLogState
 _NEXT: Final = {
     IDLE: (BUFFERING, GATHERING, QUEUED),
     BUFFERING: (IDLE, GATHERING),
@@ -189,7 +178,7 @@ class FileMessages:
         self.count = retention.count + self._gathered_count
         self.bytes = retention.bytes + self._gathered_bytes
 
-    def _advance(self, state: LogState) -> None:
+    def _advance(self, state: MessageLogState) -> None:
         assert state in _NEXT[self._state], f"{self._state} does not become {state}"
         self._state = state
 
