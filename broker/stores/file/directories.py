@@ -166,28 +166,20 @@ class ChannelDirectory:
     def remove(self) -> None:
         """Removes it with everything in it, once; no thread may write to it any more. Called as `make`."""
         with self._lock, writing(self.path, "not all files in it were removed"):
+            if self.state is REMOVED:
+                return
             if self.state is NEW:
                 # The next channel waits for this one only.
                 self._remove_predecessor()
-            elif self.state is not REMOVED:
-                self._remove_files()
-            if self.state is not REMOVED:
-                self._advance(REMOVED)
+            while self.state is not NEW and self.path.exists():
+                with suppress(FileNotFoundError):  # another process has removed a file
+                    shutil.rmtree(self.path)
+            self._advance(REMOVED)
 
     def _remove_predecessor(self) -> None:
         if self._predecessor is not None:
             self._predecessor.remove()
             self._predecessor = None
-
-    def _remove_files(self) -> None:
-        while True:
-            try:
-                shutil.rmtree(self.path)
-                return
-            except FileNotFoundError:
-                # The directory itself, or a file that another process has removed.
-                if not self.path.exists():
-                    return
 
     def remove_slices(self, *, at_once: bool = False) -> None:
         """Removes or archives the files of `slices`, one after the other, in a thread or at once."""
