@@ -75,7 +75,14 @@ class SubscriptionPhase(enum.Enum):
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-NEW, RESUMED, RECOVERED, RESENDING, RESCHEDULING, ACTIVE, OFFLINE, ENDED = SubscriptionPhase
+NEW: Final = SubscriptionPhase.NEW
+RESUMED: Final = SubscriptionPhase.RESUMED
+RECOVERED: Final = SubscriptionPhase.RECOVERED
+RESENDING: Final = SubscriptionPhase.RESENDING
+RESCHEDULING: Final = SubscriptionPhase.RESCHEDULING
+ACTIVE: Final = SubscriptionPhase.ACTIVE
+OFFLINE: Final = SubscriptionPhase.OFFLINE
+ENDED: Final = SubscriptionPhase.ENDED
 #: The first phase after the start of a subscription.
 STARTED: Final = {NEW: ACTIVE, RESUMED: RESENDING, RECOVERED: RESCHEDULING}
 _NEXT: Final = {
@@ -271,7 +278,9 @@ class ChannelState(enum.Enum):
     GONE = enum.auto()  #: the store could not make it, or has it no longer
 
 
-MAKING, READY, GONE = ChannelState
+MAKING: Final = ChannelState.MAKING
+READY: Final = ChannelState.READY
+GONE: Final = ChannelState.GONE
 _NEXT_CHANNEL: Final = {MAKING: (READY, GONE), READY: (GONE,), GONE: ()}
 
 

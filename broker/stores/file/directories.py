@@ -41,7 +41,11 @@ class DirectoryState(enum.Enum):
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-NEW, MADE, READY, FAILED, REMOVED = DirectoryState
+NEW: Final = DirectoryState.NEW
+MADE: Final = DirectoryState.MADE
+READY: Final = DirectoryState.READY
+FAILED: Final = DirectoryState.FAILED
+REMOVED: Final = DirectoryState.REMOVED
 _NEXT: Final = {
     NEW: (MADE, READY, FAILED, REMOVED),
     MADE: (READY, REMOVED),

@@ -49,7 +49,12 @@ class MessageLogState(enum.Enum):
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
-IDLE, BUFFERING, GATHERING, QUEUED, DELAYED, FLUSHING = MessageLogState
+IDLE: Final = MessageLogState.IDLE
+BUFFERING: Final = MessageLogState.BUFFERING
+GATHERING: Final = MessageLogState.GATHERING
+QUEUED: Final = MessageLogState.QUEUED
+DELAYED: Final = MessageLogState.DELAYED
+FLUSHING: Final = MessageLogState.FLUSHING
 _NEXT: Final = {
     IDLE: (BUFFERING, GATHERING, QUEUED),
     BUFFERING: (IDLE, GATHERING),
