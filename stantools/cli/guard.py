@@ -49,7 +49,8 @@ class GuardOptions:
     within: int = AGE.field(help="End the check after this time, and start the server.", default="60s")
     every_block: bool = option("Read also the blocks that the start itself does not read.", default=False)
     accept_limits: bool = option(
-        "Start although max_age or another limit removes messages: those of streams whose server was down for long.",
+        "Start although max_age, another limit or the end of their lifetime removes messages: those of streams whose "
+        "server was down for long.",
         default=False,
     )
     copy_to: str | None = option(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBlock, rebuild_records
 from stantools.inspection.stream_forecast.changes import DirectoryChanges
+from stantools.inspection.stream_forecast.expiry import expire_at_start
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
 from stantools.store.mapping import Buffer, mapped
@@ -80,7 +81,10 @@ class RecoveredStream:
     outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
-    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed
+    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed, or whose lifetime is over
+    removed: Ranges = field(default_factory=Ranges)  #: messages that a wrong index of lifetimes removed
+    fired: Ranges = field(default_factory=Ranges)  #: schedules that ended with a message
+    added: Ranges = field(default_factory=Ranges)  #: messages that the server stored after its start
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
     kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
@@ -107,7 +111,7 @@ class RecoveredStream:
                 self.state.last, self.state.last_time = prior.last, prior.last_time
                 if not self.state.messages and not self.rules.forgets_first:
                     self.state.first = prior.last + 1
-                self._new_block(prior.last, prior.last_time)
+                self.begin_block(prior.last, prior.last_time)
         self._remove_old_indexes()
         if prior is not None:
             self._apply_tombstones()
@@ -293,14 +297,14 @@ class RecoveredStream:
         if self.blocks:
             self.last_number = self.blocks[-1].number
         else:
-            self._new_block()
+            self.begin_block()
         if self.lost:
             for block in [each for each in self.blocks if not each.messages and not each.size]:
                 if block is not self.blocks[-1]:
-                    self._drop(block)
+                    self.drop(block)
                 elif self.rules.replaces_empty:
-                    self._drop(block)
-                    self._new_block(tombstone=True)
+                    self.drop(block)
+                    self.begin_block(tombstone=True)
 
     def _rebuild_block(self, block: ServerBlock) -> bool:
         """Rebuilds the state of a block; False if the block is removed."""
@@ -312,7 +316,7 @@ class RecoveredStream:
         except ArchiveError as problem:
             if self.rules.deletes_undecoded:
                 raise StoreNotOpened(problem.message, deletes=True) from problem
-            self._drop(block)
+            self.drop(block)
             return False
         except StoreUnreadableError as problem:
             if self.rules.deletes_undecoded:
@@ -332,7 +336,7 @@ class RecoveredStream:
         if self.rules.tombstones:
             self._tombstones.append(tombstones)
         if not block.first:
-            self._drop(block)
+            self.drop(block)
             return False
         return True
 
@@ -355,14 +359,14 @@ class RecoveredStream:
         state.bytes += block.bytes
         self.blocks.append(block)
 
-    def _drop(self, block: ServerBlock) -> None:
+    def drop(self, block: ServerBlock) -> None:
         self.kept[block.number] = Ranges()
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
         if block in self.blocks:
             self.blocks.remove(block)
 
-    def _new_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
+    def begin_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
         """Begins a block; with a tombstone if a sequence has to be remembered."""
         self.last_number += 1
         block = ServerBlock(self.last_number, _TOMBSTONE_SIZE if sequence or tombstone else 0)
@@ -389,9 +393,9 @@ class RecoveredStream:
         for block in list(self.blocks):
             chosen = block.live & gone
             if chosen and not block.spoiled:
-                self._remove_from(block, chosen, limits=False)
+                self.remove_from(block, chosen, limits=False)
 
-    def _remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
+    def remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
         records = self.records(block)
         rows = (records.flags == 0) & chosen.select(records.sequence)
         size = int(records.length[rows].sum())
@@ -404,12 +408,12 @@ class RecoveredStream:
         self.state.bytes -= size
         if not block.messages:
             if block is self.blocks[-1]:
-                self._new_block(block.last, block.last_time)
-            self._drop(block)
+                self.begin_block(block.last, block.last_time)
+            self.drop(block)
         if had_first:
-            self._select_first()
+            self.select_first()
 
-    def _select_first(self) -> None:
+    def select_first(self) -> None:
         self.state.first = self.blocks[0].first if self.blocks else self.state.last + 1
 
     def live(self) -> Ranges:
@@ -424,8 +428,7 @@ class RecoveredStream:
             messages, size = self._setting("max_msgs"), self._setting("max_bytes")
             if self.state.messages > messages or self.state.bytes > size:
                 self._remove_head(messages, size)
-        if self._setting("max_age") < _UNLIMITED:
-            self._expire(self.now - self._setting("max_age"))
+        expire_at_start(self)
         if self._setting("max_msgs_per_subject") < _UNLIMITED:
             self._limit_subjects(self._setting("max_msgs_per_subject"))
 
@@ -439,37 +442,7 @@ class RecoveredStream:
             ends = np.cumsum(records.length[rows])
             wanted = max(count, int(np.searchsorted(ends, surplus)) + 1 if surplus > 0 else 0)
             if chosen := Ranges.from_sequences(records.sequence[rows][:wanted]):
-                self._remove_from(block, chosen)
-
-    def _expire(self, oldest: int) -> None:
-        """Removes messages older than a time: whole blocks first, then the head of the next one."""
-        if self.config.get("subject_delete_marker_ttl"):
-            return
-        last: tuple[int, int] | None = None
-        for block in list(self.blocks):
-            records = self.records(block)
-            rows = (records.flags == 0) & block.live.select(records.sequence)
-            times = records.timestamp[rows]
-            if not len(times) or int(times[0]) > oldest:
-                break
-            fresh = np.flatnonzero(times > oldest)
-            count = int(fresh[0]) if len(fresh) else len(times)
-            chosen = Ranges.from_sequences(records.sequence[rows][:count])
-            size = int(records.length[rows][:count].sum())
-            self.limited = True
-            self.beyond_limits = self.beyond_limits | chosen
-            self.state.messages -= count
-            self.state.bytes -= size
-            block.remove(chosen, size)
-            if len(fresh):
-                break
-            if block is self.blocks[-1]:
-                last = block.last, block.last_time
-            self._drop(block)
-        self._select_first()
-        if last and not self.blocks:
-            self.last_number = 0
-            self._new_block(*last)
+                self.remove_from(block, chosen)
 
     def _limit_subjects(self, limit: int) -> None:
         """Removes the oldest messages of subjects that have too many."""
@@ -484,7 +457,7 @@ class RecoveredStream:
                 if counts[subject] > limit:
                     beyond.append(int(records.sequence[row]))
             if beyond:
-                self._remove_from(block, Ranges.of((each, each) for each in beyond))
+                self.remove_from(block, Ranges.of((each, each) for each in beyond))
 
     def _apply_first_sequence(self) -> None:
         wanted = self._setting("first_seq")
@@ -498,10 +471,10 @@ class RecoveredStream:
             return
         last = self.state.last if self.state.first == wanted else max(self.state.last, wanted - 1)
         for block in list(self.blocks):
-            self._drop(block)
+            self.drop(block)
         self.last_number = 0
         self.state = StoreState(0, 0, last + 1, last, self.state.last_time)
-        self._new_block(last, self.state.last_time)
+        self.begin_block(last, self.state.last_time)
         if had:
             self.changes.write(self.folder / "index.db", 0)
         else:

@@ -208,12 +208,12 @@ def start_sentence(forecast: DirectoryForecast) -> str:
 
 
 def expiry_sentence(forecast: DirectoryForecast) -> str:
-    """Returns what the limits of streams remove at a start, without a full stop."""
-    gone = {name: each.loss.beyond_limits for name, each in forecast.streams.items() if each.loss.beyond_limits}
+    """Returns what limits of streams and lifetimes of messages remove at a start, without a full stop."""
+    gone = {name: each.loss.expired for name, each in forecast.streams.items() if each.loss.expired}
     count = counted(sum(each.count() for each in gone.values()), "intact message")
     return (
-        f"A start of nats-server {forecast.version} removes {count} that max_age or another limit of the stream no "
-        f"longer allows ({name_ranges(gone)})"
+        f"A start of nats-server {forecast.version} removes {count} that max_age, another limit of the stream or "
+        f"their own lifetime no longer allows ({name_ranges(gone)})"
     )
 
 

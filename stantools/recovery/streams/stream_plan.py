@@ -6,7 +6,6 @@ Facts: jetstream-store.md sections 4, 22 and 24.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.notation import counted, describe_ranges, parse_duration
+from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.borders import repaired
@@ -47,12 +46,11 @@ from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
+from stantools.streamfiles.lifetimes import lifetime_of
 from stantools.streamfiles.raft_operations import LoggedMessage
 from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
-_LIFETIME: Final = re.compile(rb"\r\nNats-TTL: *([^\r\n]*)", re.IGNORECASE)
-_SECOND: Final = 1_000_000_000
 #: Beyond the last message, sequences up to which a consumer's delivery is believed.
 _MOST_DELIVERED: Final = 1 << 16
 
@@ -512,16 +510,10 @@ def _first_expiry(chosen: ChosenRecords) -> int:
     for batch in chosen.read():
         rows = batch.columns
         for row in np.flatnonzero(rows.header_size).tolist():
-            found = _LIFETIME.search(_text(batch.buffer, rows.header_start, rows.header_size, row))
-            if found is None:
-                continue
-            text = found[1].decode("ascii", "replace")
-            try:
-                lifetime = int(text) * _SECOND if text.isdigit() else parse_duration(text)
-            except ValueError:
-                continue  # never
-            end = int(rows.timestamp[row]) + lifetime
-            first = min(first, end) if first else end
+            lifetime = lifetime_of(_text(batch.buffer, rows.header_start, rows.header_size, row))
+            if lifetime > 0:
+                end = int(rows.timestamp[row]) + lifetime
+                first = min(first, end) if first else end
     return first
 
 
