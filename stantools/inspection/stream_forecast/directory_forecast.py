@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from stantools.inspection.stream_forecast.expiry import expire_after_start
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic, StoreNotOpened, StoreState
+from stantools.inspection.stream_forecast.start_limits import apply_limits
 from stantools.inspection.stream_forecast.started_consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
@@ -231,6 +232,8 @@ class _StreamStart:
             return self._open_renamed(outcome, store, str(inner))
         try:
             store.open()
+            apply_limits(store)
+            store.apply_first_sequence()
         except StoreNotOpened as problem:
             if problem.deletes:
                 self.forecast.changes.remove_directory(stream.path)
@@ -240,6 +243,7 @@ class _StreamStart:
         self._drop_batches(config)
         if stream.server_keys is not None and not stream.encrypted:
             self._encrypt(store)
+        store.opened = replace(store.state)
         expire_after_start(store)
         reader = BlockReader(store)
         if count := len(store.consumer_names()):

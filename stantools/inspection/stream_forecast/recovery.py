@@ -1,4 +1,4 @@
-"""The start of one stream's store: its index, or a rebuild from its blocks; then tombstones and limits.
+"""The start of one stream's store: its index, or a rebuild from its blocks and tombstones.
 
 Facts: jetstream-store.md sections 5, 6, 13, 14, 16, 17, 19 and 20.
 """
@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBlock, rebuild_records
 from stantools.inspection.stream_forecast.changes import DirectoryChanges
-from stantools.inspection.stream_forecast.expiry import expire_at_start
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
 from stantools.store.mapping import Buffer, mapped
@@ -34,7 +33,6 @@ _MIN_INDEX: Final = 32
 #: names that servers before 2.11 take for blocks
 _LOOSE_NAME: Final = re.compile(r"([0-9]{1,10})\.blk.*", re.DOTALL)
 _TOMBSTONE_SIZE: Final = 30
-_UNLIMITED: Final = 1 << 63
 #: records that are kept in memory
 _MAX_KEPT: Final = 1 << 20
 
@@ -76,7 +74,7 @@ class RecoveredStream:
     progress: Progress
     blocks: list[ServerBlock] = field(default_factory=list)
     state: StoreState = field(default_factory=StoreState)
-    opened: StoreState = field(default_factory=StoreState)  #: the state before a block was read for another reason
+    opened: StoreState = field(default_factory=StoreState)  #: the state once it is loaded
     trusted: bool = False  #: the state is that of index.db
     outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
@@ -115,9 +113,6 @@ class RecoveredStream:
         self._remove_old_indexes()
         if prior is not None:
             self._apply_tombstones()
-        self._apply_limits()
-        self._apply_first_sequence()
-        self.opened = replace(self.state)
 
     def _finish_purge(self) -> None:
         old, new = self.stream.path / PURGED, self.stream.path / PURGING
@@ -419,49 +414,10 @@ class RecoveredStream:
     def live(self) -> Ranges:
         return Ranges.union(each.live for each in self.blocks)
 
-    def _setting(self, name: str) -> int:
-        value = self.config.get(name)
-        return value if isinstance(value, int) and value > 0 else _UNLIMITED
-
-    def _apply_limits(self) -> None:
-        if self.config.get("discard", "old") == "old":
-            messages, size = self._setting("max_msgs"), self._setting("max_bytes")
-            if self.state.messages > messages or self.state.bytes > size:
-                self._remove_head(messages, size)
-        expire_at_start(self)
-        if self._setting("max_msgs_per_subject") < _UNLIMITED:
-            self._limit_subjects(self._setting("max_msgs_per_subject"))
-
-    def _remove_head(self, messages: int, size: int) -> None:
-        for block in list(self.blocks):
-            count, surplus = self.state.messages - messages, self.state.bytes - size
-            if count <= 0 and surplus <= 0:
-                return
-            records = self.records(block)
-            rows = (records.flags == 0) & block.live.select(records.sequence)
-            ends = np.cumsum(records.length[rows])
-            wanted = max(count, int(np.searchsorted(ends, surplus)) + 1 if surplus > 0 else 0)
-            if chosen := Ranges.from_sequences(records.sequence[rows][:wanted]):
-                self.remove_from(block, chosen)
-
-    def _limit_subjects(self, limit: int) -> None:
-        """Removes the oldest messages of subjects that have too many."""
-        counts: dict[int, int] = {}
-        for block in reversed(list(self.blocks)):
-            records = self.records(block)
-            rows = np.flatnonzero((records.flags == 0) & block.live.select(records.sequence))
-            beyond = []
-            for row in rows[::-1]:
-                subject = int(records.subject[row])
-                counts[subject] = counts.get(subject, 0) + 1
-                if counts[subject] > limit:
-                    beyond.append(int(records.sequence[row]))
-            if beyond:
-                self.remove_from(block, Ranges.of((each, each) for each in beyond))
-
-    def _apply_first_sequence(self) -> None:
-        wanted = self._setting("first_seq")
-        if wanted == _UNLIMITED or self.state.first > wanted:
+    def apply_first_sequence(self) -> None:
+        """Purges a stream that has to begin at a later sequence."""
+        wanted = self.config.get("first_seq")
+        if not isinstance(wanted, int) or wanted <= 0 or self.state.first > wanted:
             return
         if self.state.first == wanted and not self.rules.first_seq_purges:
             return
