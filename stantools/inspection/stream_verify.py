@@ -158,9 +158,9 @@ def flaw_finding(flaw: FileFlaw, source: Source, stream: StoredStream) -> Findin
 
 
 def file_below(source: Source, stream: StoredStream, file: str) -> str:
-    """Returns the path of a stream's file relative to the source; in a backup, to the stream."""
-    folder = "" if source.archived else os.path.relpath(stream.path, source.path)
-    return str(Path(folder, file)) if folder or file else stream.name
+    """Returns the path of a stream's file relative to the source; that of a backup is the stream."""
+    folder = os.path.relpath(stream.path, source.place)
+    return stream.name if (folder, file) == (".", "") else str(Path(folder, file))
 
 
 def _nested(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
@@ -172,4 +172,4 @@ def _nested(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding
     }
     for each in sorted(folders):
         detail = f"no server that is given {each.parent.parent} sees the streams in it"
-        yield finding("js-nested", detail, file=os.path.relpath(each, source.path), stream=None)
+        yield finding("js-nested", detail, file=os.path.relpath(each, source.place), stream=None)

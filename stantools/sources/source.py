@@ -7,7 +7,7 @@ if it can, and lists what the opened source is good for. `stantools.sources.door
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -178,6 +178,8 @@ class Source:
     sql: SqlStore | None = None  #: a database or a dump of one
     convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
     raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
+    copied: Path | None = None  #: the directory to which the streams of an archive were copied
+    node_places: Mapping[str, Path] = field(default_factory=dict)  #: directories of nodes from several sources, by name
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -211,10 +213,14 @@ class Source:
 
     @property
     def place(self) -> Path:
-        """The directory of the files: that of the store, else of the node."""
+        """The directory of the files: that of the store, else of the node; of an archive that of its copy."""
         if self.holds_streams or self.sql:
-            return self.path
+            return self.copied or self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
+
+    def node_place(self, node: str) -> Path:
+        """Returns the directory of a node of a JetStream cluster."""
+        return self.node_places.get(node) or self.place.absolute() / node
 
     def store(self, why: str = "") -> Datastore:
         """Returns the file store, also that of a node; `why` tells the user the reason for needing one.

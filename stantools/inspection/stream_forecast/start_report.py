@@ -150,7 +150,7 @@ class SurveyCache:
 def forecast_starts(source: Source, version: str | None, survey: SurveyCache) -> StartForecasts:
     """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
     rules = chosen_rules(source.streams, version)
-    forecasts = [forecast_directory(source.streams, source.path, each, survey=survey) for each in rules]
+    forecasts = [forecast_directory(source.streams, source.place, each, survey=survey) for each in rules]
     return StartForecasts(source, forecasts, version is not None)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -165,7 +165,7 @@ def plan_stream_salvage(
     """
     plan = StreamSalvagePlan(source.path, places or [source.path], [])
     subjects: dict[str, list[str]] = {}
-    cluster = ClusterFacts(source.path, source.raft_groups)
+    cluster = ClusterFacts(source.node_place, source.raft_groups)
     directories = grouped(source, patterns)
     for key in cluster.names():
         if not patterns or any(subject_matches(pattern, key[1]) for pattern in patterns):
@@ -184,7 +184,7 @@ def plan_stream_salvage(
             plan.left_out += 1
             continue
         taken = subjects.get(account, ())
-        stream = _StreamPlanner(source.path, (account, name), readable, cluster, options, taken, progress).plan()
+        stream = _StreamPlanner(source.node_place, (account, name), readable, cluster, options, taken, progress).plan()
         if stream is None:
             if found:
                 plan.left_out += 1
@@ -222,7 +222,7 @@ class _SeenSequences:
 class _StreamPlanner:
     def __init__(
         self,
-        root: Path,
+        node_place: Callable[[str], Path],
         key: tuple[str, str],
         directories: Sequence[StoredStream],
         cluster: ClusterFacts,
@@ -230,7 +230,7 @@ class _StreamPlanner:
         taken: Sequence[str],
         progress: Progress | None,
     ) -> None:
-        self._root = root
+        self._node_place = node_place
         self._key = key
         self._cluster = cluster
         self._options = options
@@ -403,15 +403,13 @@ class _StreamPlanner:
                 )
 
     def _shown(self, path: Path) -> str:
-        root = self._root.absolute()
         absolute = path.absolute()
-        if not absolute.is_relative_to(root):
-            root = next(
-                each.directory.path.absolute()
-                for each in self._surveys
-                if absolute.is_relative_to(each.directory.path.absolute())
-            )
-        return os.path.relpath(absolute, root)
+        directories = (each.directory for each in self._surveys)
+        stream = next(each for each in directories if absolute.is_relative_to(each.path.absolute()))
+        root = self._node_place(stream.node)
+        if not absolute.is_relative_to(root):  # one stream, whose parts were named
+            root = stream.path.absolute()
+        return str(Path(stream.node, os.path.relpath(absolute, root)))
 
     # Configuration, end, consumers
 
