@@ -117,7 +117,10 @@ def _scan(block: BlockSurvey, content: BlockContent, stream: StoredStream, subje
         if content.damaged_chunks:
             detail = f"it cannot be decompressed completely: chunk at {content.damaged_chunks[0]}"
         block.flaw(FlawKind.BLOCK_COMPRESSED, detail)
-    if any(content.surplus):
+    if content.surplus and not any(content.surplus):
+        detail = f"zeros follow its compressed content, {len(content.surplus)} or more: 2.14 and newer cannot read it"
+        block.flaw(FlawKind.BLOCK_COMPRESSED, detail)
+    elif content.surplus:
         block.flaw(FlawKind.ERASE_BUG, f"{len(content.surplus)} bytes follow the compressed content of the block")
         for piece in scan(content.surplus, block.key):
             if isinstance(piece, RecordColumns):

@@ -27,8 +27,6 @@ from stantools.streamfiles.varints import VarintReader
 
 #: furthest place of the stream's identifier: after the magic and a varint of ten bytes
 _MAX_HEAD: Final = 14
-#: A block has at most 8 MiB and a record more.
-_MAX_CONTENT: Final = 64 << 20
 #: Beyond the greatest block number, keys that are tried for a block with another one's records.
 _MORE_NUMBERS: Final = 1000
 #: records that are tried when the first one has no known key
@@ -49,13 +47,13 @@ class BlockContent:
 
 def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockContent:
     """Returns the records in the bytes of a block file; `key` is that of the block, if it is encrypted."""
-    data: Buffer | bytes = key.decrypt_block(raw) if key else raw
+    data = _decrypted(raw, key)
     head = bytes(data[: _MAX_HEAD + len(s2.IDENTIFIER)])
     begin = head.find(s2.IDENTIFIER)
     if begin < 0 or (begin < 5 and not head.startswith(COMPRESSED)):
         return BlockContent(data, encrypted=key is not None)
-    content = bytes(data)
-    plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, _MAX_CONTENT)
+    content = bytes(data[: s2.MAX_CONTENT])
+    plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, s2.MAX_CONTENT)
     plain += content[end : end + HASH_SIZE]
     surplus = content[end + HASH_SIZE :]
     return BlockContent(
@@ -73,17 +71,23 @@ def strict_content(raw: Buffer | bytes, key: AssetKey | None, *, sized: bool) ->
 
     `sized`: only as much is decompressed as the block says that it holds.
     """
-    data: Buffer | bytes = key.decrypt_block(raw) if key else raw
+    data = _decrypted(raw, key)
     if bytes(data[: len(COMPRESSED) - 1]) != COMPRESSED[:-1]:
         return data
-    content = bytes(data)
-    numbers = VarintReader(content, len(COMPRESSED))
+    numbers = VarintReader(bytes(data[:_MAX_HEAD]), len(COMPRESSED))
     size = numbers.take()
-    body, tail = content[numbers.position : -HASH_SIZE], content[-HASH_SIZE:]
+    if not sized and len(data) > s2.MAX_CONTENT:
+        raise ArchiveError("error reading compression reader: s2: corrupt input")
+    body, tail = bytes(data[:-HASH_SIZE][: s2.MAX_CONTENT][numbers.position :]), bytes(data[-HASH_SIZE:])
     try:
         return s2.unframe(body, size - HASH_SIZE if sized else None) + tail
     except ValueError as problem:
         raise ArchiveError(f"error reading compression reader: {problem}") from problem
+
+
+def _decrypted(raw: Buffer | bytes, key: AssetKey | None) -> Buffer | bytes:
+    """Returns the bytes of a block; of an encrypted one at most as many as a server may have written."""
+    return key.decrypt_block(raw[: s2.MAX_CONTENT]) if key else raw
 
 
 def is_compressed(path: Path) -> bool:
