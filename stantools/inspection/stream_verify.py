@@ -98,34 +98,38 @@ def verify_streams(
     patterns: Sequence[str] = (),
     progress: Progress | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    on_stream: Callable[[StreamSurvey, StreamVerdict, Sequence[Finding]], object] | None = None,
     survey_of: Callable[[StoredStream], StreamSurvey] | None = None,
 ) -> StreamsVerdict:
     """Scans the streams of a source completely; the options are those of `verify`.
 
-    `survey_of` returns the survey of a stream that has been made already.
+    `on_stream` gets each stream with its findings. `survey_of` returns the survey of a stream that has been made
+    already.
     """
     begin = time.perf_counter()
     verdict = StreamsVerdict()
     chosen = source.chosen_streams(patterns)
-    verdict.add_findings(directory_findings(source, chosen), on_finding)
+    verdict.add_findings(_directory_findings(source, chosen), on_finding)
     for stream in chosen:
         survey = survey_of(stream) if survey_of else StreamSurvey(stream, progress)
-        found, findings = verify_stream(source, stream, survey)
+        found, findings = _verify_stream(source, stream, survey)
         verdict.add_findings(findings, on_finding)
         verdict.bytes_scanned += survey.bytes_scanned
         verdict.streams.append(found)
+        if on_stream:
+            on_stream(survey, found, findings)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 
 
-def directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
+def _directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
     """Yields the findings that do not belong to a stream."""
     for text in source.flaws:
         yield finding("archive-incomplete", text, stream=None)
     yield from _nested(source, streams)
 
 
-def verify_stream(
+def _verify_stream(
     source: Source, stream: StoredStream, survey: StreamSurvey
 ) -> tuple[StreamVerdict, Sequence[Finding]]:
     checked = list(check_stream(survey))

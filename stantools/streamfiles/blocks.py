@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,8 @@ from stantools.streamfiles.varints import VarintReader
 _MAX_HEAD: Final = 14
 #: Beyond the greatest block number, keys that are tried for a block with another one's records.
 _MORE_NUMBERS: Final = 1000
+#: keys that are tried for all blocks of a stream
+MAX_TRIED_KEYS: Final = 1 << 22
 #: records that are tried when the first one has no known key
 _TRIED_RECORDS: Final = 3
 
@@ -99,19 +102,31 @@ def is_compressed(path: Path) -> bool:
         return False
 
 
-def number_of_records(data: Buffer | bytes, names: Iterable[str], numbers: Iterable[int]) -> tuple[str, int] | None:
-    """Returns the stream and the block number whose key fits the first records of a block; None if none does."""
+def number_of_records(
+    data: Buffer | bytes, names: Iterable[str], numbers: Iterable[int], limit: int = MAX_TRIED_KEYS
+) -> tuple[str, int] | None:
+    """Returns the stream and the block number whose key fits the first records of a block; None if none does.
+
+    No more than `limit` keys are tried, those of the first numbers first.
+    """
     places = list(_first_places(data))
     if not places:
         return None
-    numbers = list(numbers)
-    more = range(1, max(numbers, default=0) + _MORE_NUMBERS)
-    for name in names:
-        for number in dict.fromkeys((*numbers, *more)):
-            key = highwayhash.block_key(name, number)
-            if any(is_record(data[place : place + size], 0, key) for place, size in places):
-                return name, number
+    names = list(names)
+    tried = ((name, number) for number in _tried_numbers(numbers) for name in names)
+    for name, number in islice(tried, limit):
+        key = highwayhash.block_key(name, number)
+        if any(is_record(data[place : place + size], 0, key) for place, size in places):
+            return name, number
     return None
+
+
+def _tried_numbers(numbers: Iterable[int]) -> Iterator[int]:
+    highest = 0
+    for each in numbers:
+        highest = max(highest, each)
+        yield each
+    yield from range(1, highest + _MORE_NUMBERS)
 
 
 def _first_places(data: Buffer | bytes) -> Iterator[tuple[int, int]]:

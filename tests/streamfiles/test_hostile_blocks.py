@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import tracemalloc
@@ -14,7 +15,7 @@ from stantools.inspection.stream_forecast.versions import SERVER_RULES
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels, s2
-from stantools.streamfiles.blocks import block_content, strict_content
+from stantools.streamfiles.blocks import block_content, number_of_records, strict_content
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.layout import ArchiveError
@@ -113,3 +114,10 @@ def test_content_that_grows_beyond_any_block() -> None:
         s2.unframe(framed(*[chunk] * 3), limit=1 << 20)
     assert len(s2.unframe(framed(*[chunk] * 3))) == 3 << 20
     assert len(s2.unframe_leniently(framed(*[chunk] * 3), 0, 4 << 20, 1 << 20)[0]) <= 2 << 20
+
+
+def test_keys_are_tried_up_to_a_limit() -> None:
+    """A block with the records of another number costs no more than a share of the keys."""
+    assert number_of_records(record(1), ["A", "B"], itertools.count(1), 1000) is None
+    assert number_of_records(record(1), ["A", "BIG"], itertools.chain([1], itertools.count(2)), 2) == ("BIG", 1)
+    assert number_of_records(record(1), ["BIG"], [7]) == ("BIG", 1)

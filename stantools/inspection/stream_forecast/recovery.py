@@ -311,7 +311,7 @@ class RecoveredStream:
         except ArchiveError as problem:
             if self.rules.deletes_undecoded:
                 raise StoreNotOpened(problem.message, deletes=True) from problem
-            self.drop(block)
+            self.drop(block, listed=False)
             return False
         except StoreUnreadableError as problem:
             if self.rules.deletes_undecoded:
@@ -331,7 +331,7 @@ class RecoveredStream:
         if self.rules.tombstones:
             self._tombstones.append(tombstones)
         if not block.first:
-            self.drop(block)
+            self.drop(block, listed=False)
             return False
         return True
 
@@ -354,11 +354,11 @@ class RecoveredStream:
         state.bytes += block.bytes
         self.blocks.append(block)
 
-    def drop(self, block: ServerBlock) -> None:
+    def drop(self, block: ServerBlock, *, listed: bool = True) -> None:
         self.kept[block.number] = Ranges()
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
-        if block in self.blocks:
+        if listed:
             self.blocks.remove(block)
 
     def begin_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
