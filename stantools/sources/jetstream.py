@@ -235,5 +235,25 @@ def _open_backup(found: RecognisedPath, request: SourceRequest) -> Source:
     return open_backup(found, request, found.path / archive_of(PathFacts(found.path).names))
 
 
-JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES)
-BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES)
+_INSTEAD: Final = {
+    Capability.COMPACTION: (
+        "a nats-server compacts its blocks itself",
+        "`stantools salvage {path} --out NEW` writes a copy without deleted messages",
+    ),
+    Capability.HISTORY: (
+        "a nats-server keeps no history of its consumers",
+        "`stantools subs {path}` shows their positions, `stantools records FILE.blk` every record of a block",
+    ),
+    Capability.FORECAST: (
+        "no server starts on it",
+        "`stantools verify {path}` reads every message of it; `nats stream restore` gives it to a running server",
+    ),
+    Capability.CHANGE: (
+        "it is never changed",
+        "`stantools salvage {path} --out NEW` writes what is intact to a new directory",
+    ),
+}
+JETSTREAM = SourceKind(
+    "is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES, _INSTEAD
+)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES, _INSTEAD)

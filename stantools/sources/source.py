@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
-from stantools.escaping import escape
+from stantools.escaping import escape, shell_word
 from stantools.progress import Progress
 from stantools.sources.store_search import search
 from stantools.store.directory import NAME_STORE as NAME_STORE
@@ -118,6 +118,8 @@ class SourceKind:
     #: Opens it; None for a kind that is only named. Raises `StantoolsError`.
     open: Callable[[RecognisedPath, SourceRequest], Source] | None = None
     capabilities: frozenset[Capability] = frozenset()
+    #: Of other uses, what takes their place: a reason, and a command with {path}.
+    instead: Mapping[Capability, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class RecognisedPath:
 
     def refusal(self, use: Capability) -> NotAStoreError:
         problem = self.problem()
-        return NotAStoreError(f"{problem.message}; it cannot be used for {use.value}", problem.remedy)
+        reason, remedy = self.kind.instead.get(use, (f"it cannot be used for {use.value}", problem.remedy))
+        return NotAStoreError(f"{problem.message}; {reason}", remedy.replace("{path}", shell_word(str(self.path))))
 
 
 @dataclass(frozen=True)
@@ -231,8 +234,12 @@ class Source:
             assert self.convert
             self.datastore = self.convert()
         if self.holds_streams:
-            problem = self.found.problem()
-            raise NotAStoreError(f"{problem.message}; it has no channels", problem.remedy)
+            word = shell_word(str(self.path))
+            raise NotAStoreError(
+                f"{self.found.problem().message}; it has neither channels nor clients",
+                f"`stantools subs {word}` shows the consumers of its streams, `stantools messages {word} STREAM` their "
+                f"messages; `stantools migrate {word} --to jetstream` restores them into a running server",
+            )
         if self.datastore is None:
             node = self.nodes[0]
             if node.data is None:

@@ -64,7 +64,7 @@ def _unpack(archive: Path, root: Path, flaws: list[str]) -> None:
 
 def _unpack_files(pieces: Iterator[bytes | memoryview], archive: Path, root: Path, flaws: list[str]) -> None:
     try:
-        for number, file in enumerate(read_files(ByteSource(iter(pieces), str(archive)))):
+        for number, file in enumerate(read_files(ByteSource(iter(pieces), str(archive)), folders=True)):
             parts = Path(file.name).parts
             if number == _MAX_FILES or not parts or ".." in parts or Path(file.name).is_absolute():
                 raise ArchiveError(f"{archive}: {file.name!r} does not belong into a backup")

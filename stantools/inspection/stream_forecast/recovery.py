@@ -35,6 +35,8 @@ _LOOSE_NAME: Final = re.compile(r"([0-9]{1,10})\.blk.*", re.DOTALL)
 _TOMBSTONE_SIZE: Final = 30
 #: records that are kept in memory
 _MAX_KEPT: Final = 1 << 20
+#: records that need as much memory as a block besides its own
+_ROWS_OF_BLOCK: Final = 64
 
 
 class StoreNotOpened(Exception):  # noqa: N818
@@ -87,6 +89,7 @@ class RecoveredStream:
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
     kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
     _records: OrderedDict[int, RebuiltRecords] = field(default_factory=OrderedDict)
+    _kept_rows: int = 0  #: of these, with an allowance for each block
     _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
 
     @property
@@ -262,9 +265,12 @@ class RecoveredStream:
 
     def _remember(self, block: ServerBlock, records: RebuiltRecords) -> RebuiltRecords:
         """Keeps the records of the blocks that were used last."""
+        if earlier := self._records.pop(block.number, None):
+            self._kept_rows -= _ROWS_OF_BLOCK + len(earlier.sequence)
         self._records[block.number] = records
-        while len(self._records) > 1 and sum(len(each.sequence) for each in self._records.values()) > _MAX_KEPT:
-            self._records.popitem(last=False)
+        self._kept_rows += _ROWS_OF_BLOCK + len(records.sequence)
+        while len(self._records) > 1 and self._kept_rows > _MAX_KEPT:
+            self._kept_rows -= _ROWS_OF_BLOCK + len(self._records.popitem(last=False)[1].sequence)
         return records
 
     def _rebuild(self) -> None:
