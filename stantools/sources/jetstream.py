@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from stantools.errors import NotAStoreError
 from stantools.escaping import shell_word
 from stantools.sources.source import (
     NO_ACCOUNT,
@@ -188,6 +189,11 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
         for node, account, place in places
     )
     groups = tuple(RaftGroup(place, node, keys) for node, path in nodes.items() for place in group_places(path))
+    if not streams and not groups:
+        raise NotAStoreError(
+            f"{found.path}: {found.sentence}, without a stream or a Raft group in it",
+            "look for its streams in copies and backups; a server that starts on it begins anew",
+        )
     return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
 
 

@@ -213,3 +213,19 @@ def test_info_on_the_command_line(golden_jetstream: Path) -> None:
     for form in ("table", "csv", "ndjson"):
         done = CliRunner().invoke(cli, ["info", str(golden_jetstream / "ok_basic15/store"), "-o", form])
         assert done.exit_code == 0 and "EVENTS" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "doctor", "forecast", "subs", "salvage", "guard"])
+def test_directories_without_a_stream(tmp_path: Path, verb: str) -> None:
+    """A server has made its folders, and nothing else: a first start. Without its groups, a node begins anew."""
+    (tmp_path / "new/jetstream/$G/streams").mkdir(parents=True)
+    (tmp_path / "node/jetstream/$SYS/_js_").mkdir(parents=True)
+    (tmp_path / "node/jetstream/$SYS/note").write_text("x")
+    words = ("--out", str(tmp_path / "out")) if verb == "salvage" else ()
+    for name, says in (("new", "without any file in it"), ("node", "without a stream or a Raft group")):
+        done = CliRunner().invoke(cli, [verb, str(tmp_path / name), *words], prog_name="stantools")
+        text = " ".join(done.output.split())
+        if verb == "guard":
+            assert done.exit_code == 0 and ("a first start" in text if name == "new" else says in text), text
+        else:
+            assert done.exit_code == 3 and says in text and "-dir" not in text, text
