@@ -80,7 +80,7 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
     source = open_source(store, read_options, Capability.MESSAGES, channels=[channel])
     first, last = options.sequences or (None, None)
     selection = Selection(first, last, options.since, options.until, options.tail, options.pattern())
-    if source.streams:
+    if source.holds_streams:
         return _print_stream(source, channel, options, selection)
     return _print_channel(source, channel, options, selection)
 

@@ -126,6 +126,9 @@ def _directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iter
     """Yields the findings that do not belong to a stream."""
     for text in source.flaws:
         yield finding("archive-incomplete", text, stream=None)
+    for name in source.logged_streams():
+        detail = f"only a Raft log is here of {name}: its directory is gone, as after its deletion as an orphan"
+        yield finding("js-orphan", detail, stream=None)
     yield from _nested(source, streams)
 
 

@@ -265,6 +265,16 @@ class Source:
             raise UsageError(f"no stream matches {', '.join(map(escape, patterns))}", "see: stantools info STORE")
         return chosen
 
+    def logged_streams(self) -> list[str]:
+        """Returns ACCOUNT/NAME of the streams of which only a Raft log is here, and no directory."""
+        stored = {(each.account, each.name) for each in self.streams}
+        logged = {
+            each.asset[:2]: None
+            for each in self.raft_groups
+            if all(each.asset[:2]) and not each.asset[2] and each.on_disk
+        }
+        return ["/".join(each) for each in logged if each not in stored]
+
     def stream(self, name: str) -> StoredStream:
         """Returns a stream by its name, or by ACCOUNT/NAME where several accounts have one of that name.
 

@@ -229,3 +229,18 @@ def test_directories_without_a_stream(tmp_path: Path, verb: str) -> None:
             assert done.exit_code == 0 and ("a first start" in text if name == "new" else says in text), text
         else:
             assert done.exit_code == 3 and says in text and "-dir" not in text, text
+
+
+def test_a_node_whose_streams_were_deleted_as_orphans_is_not_healthy(golden_jetstream: Path) -> None:
+    """Their messages are in the Raft logs alone; with a node that has the directories, nothing is said of logs."""
+    nodes = golden_jetstream / "cl_after_orphans_15/store"
+    done = CliRunner().invoke(cli, ["doctor", str(nodes / "n1"), "-o", "json"], prog_name="stantools")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["state"]) == (1, "damaged")
+    assert document["next"]["commands"][1].startswith("stantools salvage")
+    done = CliRunner().invoke(cli, ["verify", str(nodes / "n1"), "-o", "json"], prog_name="stantools")
+    found = [each for each in json.loads(done.stdout)["findings"] if each["code"] == "js-orphan"]
+    assert done.exit_code == 1 and "$G/ORDERS" in found[0]["detail"]
+    done = CliRunner().invoke(cli, ["forecast", str(nodes / "n1")], prog_name="stantools")
+    assert done.exit_code == 1 and "Only Raft logs are here of $G/ORDERS" in " ".join(done.stdout.split())
+    assert open_source(golden_jetstream / "cl_ok_15/store/n1").logged_streams() == []

@@ -57,6 +57,10 @@ class StartForecasts:
         ]
         if self.is_node:
             report.lead.append(self._in_its_cluster())
+        if logged := self.source.logged_streams():
+            named = some_of(list(map(escape, logged)), _NAMED)
+            text = f"Only Raft logs are here of {named}: a salvage takes their messages from these"
+            report.lead.append((f"{text}, as far as they reach back.", "bad"))
         for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
             report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
             report.list_remarks(_file_remarks(each), "file", ": see -o json")
@@ -71,7 +75,8 @@ class StartForecasts:
     @property
     def is_node(self) -> bool:
         """Whether the directory is one node of a cluster."""
-        return any((each.path.absolute().parents[2] / SYSTEM).is_dir() for each in self.source.streams)
+        folders = (each.path.absolute().parents[2] / SYSTEM for each in self.source.streams)
+        return bool(self.source.raft_groups) or any(each.is_dir() for each in folders)
 
     def _in_its_cluster(self) -> tuple[str, Role]:
         """Says what the server of one node does in its cluster, which has the last word on its streams."""
