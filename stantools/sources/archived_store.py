@@ -6,7 +6,6 @@ and signals. No link, device or path out of the archive is ever made or followed
 
 from __future__ import annotations
 
-import atexit
 import errno
 import shutil
 import tempfile
@@ -24,7 +23,8 @@ from stantools.notation import format_size, some_of
 from stantools.progress import Progress
 from stantools.sources import jetstream
 from stantools.sources.archive import Archive, BombError, Member
-from stantools.sources.source import NO_ACCOUNT, ArchiveFormat, RecognisedPath, Source, SourceRequest
+from stantools.sources.private_copy import private_directory, remove, renamed_stream
+from stantools.sources.source import ArchiveFormat, RecognisedPath, Source, SourceRequest
 from stantools.sources.store_search import DirectoryNames, find_stores, holds_channel
 from stantools.store.directory import subject_matches
 from stantools.store.names import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE, is_system_name
@@ -33,8 +33,6 @@ from stantools.store.names import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS
 _RESERVE: Final = 64 << 20
 _NAMED: Final = 3
 _ELSEWHERE: Final = "set TMPDIR to a directory with more space"
-#: private directories of this process
-_private: list[Path] = []
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class StoreMembers:
         return next((each for each in (name, *_parents(name)) if each in self.stores), None) if self.stores else None
 
 
-class SeveralStores(Exception):  # noqa: N818
+class SeveralArchivedStores(Exception):  # noqa: N818
     def __init__(self, stores: Sequence[str]) -> None:
         super().__init__()
         self.stores = stores
@@ -94,7 +92,7 @@ def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]
     The path may also be in a store: then it is one channel of it, or a part of a JetStream directory.
 
     Raises:
-        SeveralStores: There are several that are no nodes of a cluster.
+        SeveralArchivedStores: There are several that are no nodes of a cluster.
     """
     listings: defaultdict[str, DirectoryNames] = defaultdict(lambda: DirectoryNames(set(), []))
     directories = {""}
@@ -128,7 +126,7 @@ def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]
     if not (roots or parts) and len(blocks) == 1:
         roots = blocks
     if (len(stores) > 1 and not found.logs) or (roots and parts) or (len(roots) > 1 and not streams.nodes >= {*roots}):
-        raise SeveralStores(sorted({*parts, *roots}))
+        raise SeveralArchivedStores(sorted({*parts, *roots}))
     if roots or any(_within(inner, each) for each in streams.roots):
         return _stream_members(streams, roots, inner, channels)
     if not parts:
@@ -170,7 +168,7 @@ class _Unpacking:
         members = self._members()
         try:
             chosen = store_members(members, self.found.inner, self.request.channels)
-        except SeveralStores as problem:
+        except SeveralArchivedStores as problem:
             raise self._several(problem.stores) from None
         if chosen is None:
             raise self._no_store(members)
@@ -385,19 +383,6 @@ def _stem(path: Path) -> str:
     return path.name.partition(".")[0] or "archive"
 
 
-def renamed_stream(root: Path) -> Path:
-    """Gives an unpacked directory of a stream the stream's name, by which its files are hashed."""
-    from stantools.streamfiles.directory import StoredStream
-
-    name = (StoredStream(root, NO_ACCOUNT).config or {}).get("name") if (root / "meta.inf").is_file() else None
-    if not isinstance(name, str) or name in ("", ".", "..", root.name) or "/" in name or "\0" in name:
-        return root
-    try:
-        return root.rename(root.parent / name)
-    except OSError:
-        return root
-
-
 def open_archive(found: RecognisedPath, request: SourceRequest) -> Source:
     return _unpacking(found, request).run()
 
@@ -410,26 +395,3 @@ def open_archived_file(found: RecognisedPath, request: SourceRequest) -> Source:
 def _unpacking(found: RecognisedPath, request: SourceRequest) -> _Unpacking:
     assert found.archive
     return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request)
-
-
-def private_directory(place: Path | None = None) -> Path:
-    """Makes a directory of this user alone, which is removed at the end of the program."""
-    directory = Path(tempfile.mkdtemp(prefix="stantools-", dir=place))
-    _private.append(directory)
-    return directory
-
-
-def remove(directory: Path) -> None:
-    """Removes a private directory."""
-    shutil.rmtree(directory, ignore_errors=True)
-    if directory in _private:
-        _private.remove(directory)
-
-
-def remove_all() -> None:
-    """Removes all private directories of this process."""
-    for each in list(_private):
-        remove(each)
-
-
-atexit.register(remove_all)

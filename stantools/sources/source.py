@@ -287,7 +287,11 @@ class Source:
             return found[0]
         what = f"{len(found)} streams are called {escape(name)}" if found else f"no stream {escape(name)}"
         listed = ", ".join(escape(full) for full in sorted(names) if not found or full.endswith(f"/{name}"))
-        raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", f"its streams are: {listed}")
+        remedy = f"its streams are: {listed}"
+        if not self.streams:
+            word = shell_word(str(self.path))
+            remedy = f"only Raft logs are here: `stantools salvage {word} --out NEW` takes messages from them"
+        raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", remedy)
 
     def matches(self, patterns: Sequence[str]) -> bool:
         """Returns whether a channel or stream matches a pattern; those of a node are not known without reading it."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.escaping import show_as
-from stantools.sources.archived_store import private_directory, remove, renamed_stream
+from stantools.sources.private_copy import private_directory, remove, renamed_stream
 from stantools.sources.source import NO_ACCOUNT, RecognisedPath, Source, SourceRequest
 from stantools.store.mapping import mapped
 from stantools.streamfiles import s2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stantools.sources.archive import Archive
-from stantools.sources.archived_store import SeveralStores, store_members
+from stantools.sources.archived_store import SeveralArchivedStores, store_members
 from stantools.sources.source import PathFacts
 from stantools.sources.store_search import MAX_DEPTH
 
@@ -38,7 +38,7 @@ def test_directories_and_archives_hold_the_same_stores(seed: int, tmp_path: Path
     members = Archive(archive, "tar").members()
     here = [sorted(each.relative_to(tmp_path).as_posix() for each in group) for group in (stores, logs)]
     if len(stores) > 1 and not logs:
-        with pytest.raises(SeveralStores) as problem:
+        with pytest.raises(SeveralArchivedStores) as problem:
             store_members(members, "tree", ())
         assert problem.value.stores == here[0]
         return

@@ -42,7 +42,7 @@ _NEXT_TIME: Final = b"2006-01-02T15:04:05Z"
 _LINES: Final = {LIFETIMES_FILE: "TTL state", SCHEDULES_FILE: "Message scheduling state"}
 
 
-class _Message(NamedTuple):
+class _TimedMessage(NamedTuple):
     sequence: int
     time: int
     subject: bytes
@@ -84,7 +84,7 @@ def expire_at_start(store: RecoveredStream) -> None:
 def expire_after_start(store: RecoveredStream) -> None:
     """Removes and adds messages as the timers of a server do in its first seconds."""
     if store.rules.lifetimes and store.config.get("allow_msg_ttl"):
-        _Expiry(store).run()
+        _LifetimeExpiry(store).run()
     if store.rules.schedules and store.config.get("allow_msg_schedules"):
         _fire_schedules(store)
 
@@ -111,7 +111,7 @@ def _set_of(sequences: Iterator[int]) -> Ranges:
     return Ranges.from_sequences(np.fromiter(sequences, np.uint64))
 
 
-def _messages(store: RecoveredStream, block: ServerBlock, wanted: Ranges) -> Iterator[_Message]:
+def _messages(store: RecoveredStream, block: ServerBlock, wanted: Ranges) -> Iterator[_TimedMessage]:
     """Yields messages of a block up to its first damage."""
     wanted = wanted & block.live
     if not wanted or block.spoiled:
@@ -122,7 +122,7 @@ def _messages(store: RecoveredStream, block: ServerBlock, wanted: Ranges) -> Ite
                 if isinstance(rows, Gap):
                     return
                 for row in np.flatnonzero((rows.flags == 0) & wanted.select(rows.sequence)).tolist():
-                    yield _Message(
+                    yield _TimedMessage(
                         int(rows.sequence[row]),
                         int(rows.timestamp[row]),
                         _text(data, int(rows.subject_start[row]), int(rows.subject_size[row])),
@@ -158,7 +158,7 @@ def _timers(store: RecoveredStream, file: str) -> TimerIndex:
     return known
 
 
-class _Expiry:
+class _LifetimeExpiry:
     """Messages whose lifetime is over, and the markers that replace them."""
 
     def __init__(self, store: RecoveredStream) -> None:
