@@ -21,9 +21,11 @@ from tui.session import ChannelFacts, ChannelSummary, ScanStage, SourceSession
 if TYPE_CHECKING:
     from stantools.browse.browsed_channel import BrowsedChannel, OpenedRecords
     from stantools.inspection.advice import Advice
+    from stantools.inspection.findings import Finding
     from stantools.inspection.outcomes import ChannelOutcome
     from stantools.inspection.stream_forecast.start_report import StartForecasts
     from stantools.inspection.stream_overview import StreamOverview
+    from stantools.inspection.stream_verify import StreamVerdict
     from stantools.sources.source import Source
     from stantools.streamfiles.directory import StoredStream
     from stantools.streamfiles.survey import StreamSurvey
@@ -151,19 +153,25 @@ class StreamSession(SourceSession):
         )
 
     def _verify(self, job: Job[None]) -> None:
-        from stantools.inspection.stream_verify import directory_findings, verify_stream
+        from stantools.inspection.findings import StreamFinding
+        from stantools.inspection.stream_verify import verify_streams
         from stantools.inspection.verify import ChannelVerdict
-        from stantools.streamfiles.survey import StreamSurvey
 
         source = self._given
         job.begin_phase("checking every byte", source.data_size())
         self.stage = ScanStage.SCAN
-        self.root_findings = list(directory_findings(source, source.streams))
-        self.totals.add_findings(self.root_findings)
+        self.root_findings = []
         self.touch()
-        for name, stream in self._streams.items():
-            survey = StreamSurvey(stream, job.advance)
-            verdict, findings = verify_stream(source, stream, survey)
+        names = {stream: name for name, stream in self._streams.items()}
+
+        def add_finding(each: Finding) -> None:
+            if isinstance(each, StreamFinding) and not each.stream:
+                self.root_findings.append(each)
+                self.totals.add_findings([each])
+                self.touch()
+
+        def add_stream(survey: StreamSurvey, verdict: StreamVerdict, findings: Sequence[Finding]) -> None:
+            name = names[survey.directory]
             facts = self.channels[name]
             facts.survey = survey
             facts.findings = [replace(each, channel=name) for each in findings]
@@ -179,6 +187,8 @@ class StreamSession(SourceSession):
             self.totals.add_channel(facts)
             self.touch()
             job.check()
+
+        verify_streams(source, progress=job.advance, on_finding=add_finding, on_stream=add_stream)
         self.scanned = True
 
     def _forecast(self, job: Job[None]) -> None:

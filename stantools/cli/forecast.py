@@ -45,9 +45,10 @@ def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: Rea
     from stantools.cli.progress import ByteProgress
     from stantools.inspection.diagnosis_report import cluster_report, forecast_report
     from stantools.inspection.source_queries import diagnose_source
+    from stantools.sources.directories import has_no_files
     from stantools.sources.source import Capability
 
-    empty = [each for each in stores if len(stores) > 1 and each.is_dir() and not any(each.iterdir())]
+    empty = [each for each in stores if len(stores) > 1 and each.is_dir() and has_no_files(each)]
     sources = open_sources([each for each in stores if each not in empty], read_options, Capability.FORECAST)
     if sources[0].holds_streams:
         from stantools.inspection.stream_forecast.nodes_report import forecast_nodes, node_names

@@ -49,7 +49,8 @@ class GuardOptions:
     within: int = AGE.field(help="End the check after this time, and start the server.", default="60s")
     every_block: bool = option("Read also the blocks that the start itself does not read.", default=False)
     accept_limits: bool = option(
-        "Start although max_age or another limit removes messages: those of streams whose server was down for long.",
+        "Start although max_age, another limit or the end of their lifetime removes messages: those of streams whose "
+        "server was down for long.",
         default=False,
     )
     copy_to: str | None = option(
@@ -118,11 +119,12 @@ def _program(command: Sequence[str]) -> str:
 def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
     """Opens what the server will open; None, and a note, if there is nothing yet."""
     from stantools.errors import NotAStoreError
+    from stantools.sources.directories import has_no_files
     from stantools.sources.door import open_source
     from stantools.sources.source import Capability, SourceRequest
 
     shown = escape(str(directory))
-    if not directory.exists() or not any(directory.iterdir()):
+    if not directory.exists() or has_no_files(directory):
         console.note(f"guard: {shown} {'is empty' if directory.exists() else 'does not exist yet'}: a first start")
         return None
     try:

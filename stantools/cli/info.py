@@ -67,7 +67,7 @@ def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | Non
     from stantools.inspection.source_queries import source_overview
 
     with ByteProgress("info") as shown:
-        if source.streams:
+        if source.holds_streams:
             from stantools.inspection.stream_overview import stream_overviews
 
             return show(

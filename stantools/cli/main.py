@@ -216,7 +216,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 def _die(number: int) -> None:
     """Ends the program by a signal at once, after removing private copies of archives."""
-    if archives := sys.modules.get("stantools.sources.archived_store"):
+    if archives := sys.modules.get("stantools.sources.private_copy"):
         archives.remove_all()
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)

@@ -80,7 +80,7 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
     source = open_source(store, read_options, Capability.MESSAGES, channels=[channel])
     first, last = options.sequences or (None, None)
     selection = Selection(first, last, options.since, options.until, options.tail, options.pattern())
-    if source.streams:
+    if source.holds_streams:
         return _print_stream(source, channel, options, selection)
     return _print_channel(source, channel, options, selection)
 
@@ -89,7 +89,10 @@ def _print_stream(source: Source, name: str, options: MessageSelection, selectio
     from stantools.inspection.stream_messages import StreamMessageReader
 
     if options.following or options.archived:
-        raise UsageError("--follow and --archived are for file stores", "leave them out")
+        raise UsageError(
+            "--follow and --archived are for file stores: the streams of a directory are read as they are now",
+            "leave them out; `nats stream view STREAM` shows those of a running server",
+        )
     stream = source.stream(name)
     warnings = _Warnings(name, encryption_key_given=True)
     with _Printer(options, name, _STREAM_COLUMNS) as printer:

@@ -63,7 +63,7 @@ def command(
 
     use = Capability.HISTORY if history else Capability.SUBSCRIPTIONS
     source = open_source(store, read_options, use, channels=channels)
-    if source.streams:
+    if source.holds_streams:
         if ids or statuses:
             raise UsageError("consumers of JetStream have neither ids nor a status", "leave out --id and --status")
         from stantools.inspection.stream_consumers import consumers_report

@@ -95,7 +95,11 @@ def overview_report(view: Overview, node: NodeReport | None, *, limited: bool, s
 
 def streams_report(source: Source, streams: Sequence[StreamOverview]) -> Report:
     report = _report(
-        [f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems] + source.flaws
+        [
+            *(f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems),
+            *(f"{each}: only a Raft log of it is here" for each in source.logged_streams()),
+            *source.flaws,
+        ]
     )
     listed = [each.as_json() for each in streams]
     report.document = lambda: {"kind": "jetstream", "path": str(source.path), "streams": listed}

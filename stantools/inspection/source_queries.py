@@ -188,7 +188,7 @@ def scan_source(
     on_finding: Callable[[Finding], object] | None = None,
 ) -> ScanResult:
     """Scans a source of any kind completely; the options are those of `verify`."""
-    if source.streams:
+    if source.holds_streams:
         from stantools.inspection.stream_verify import verify_streams
 
         return verify_streams(source, patterns=patterns, progress=progress, on_finding=on_finding)

@@ -153,10 +153,10 @@ def _readable(path: Path) -> bool:
 
 
 def _changes_messages(forecast: DirectoryForecast) -> bool:
-    """Returns whether a start, or the first lookups after it, cut or remove files of messages."""
+    """Returns whether a start, or the first lookups after it, change files of messages: also by deletions."""
     changed = [*forecast.changes.files.items(), *forecast.later.items()]
     return any(
-        change.before and (change.after or 0) < change.before
+        change.before and (change.after or 0) != change.before
         for name, change in changed
         if ".blk" in name or name.endswith(".new")
     )
@@ -173,9 +173,9 @@ def _tell(forecasts: dict[str, list[DirectoryForecast]], check: StartCheck) -> N
     for version, parts in forecasts.items():
         whole = merged_forecast(version, parts)
         losses = [each.loss for each in whole.streams.values()]
-        if any(each.destroyed - each.beyond_limits for each in losses):
+        if any((each.destroyed - each.expired) or each.removed for each in losses):
             kind, sentence = "destroys", start_sentence(whole)
-        elif any(each.beyond_limits for each in losses):
+        elif any(each.expired for each in losses):
             kind, sentence = "expires", expiry_sentence(whole)
         elif not is_harmless(whole):
             kind, sentence = "effects", start_sentence(whole)

@@ -98,34 +98,41 @@ def verify_streams(
     patterns: Sequence[str] = (),
     progress: Progress | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    on_stream: Callable[[StreamSurvey, StreamVerdict, Sequence[Finding]], object] | None = None,
     survey_of: Callable[[StoredStream], StreamSurvey] | None = None,
 ) -> StreamsVerdict:
     """Scans the streams of a source completely; the options are those of `verify`.
 
-    `survey_of` returns the survey of a stream that has been made already.
+    `on_stream` gets each stream with its findings. `survey_of` returns the survey of a stream that has been made
+    already.
     """
     begin = time.perf_counter()
     verdict = StreamsVerdict()
     chosen = source.chosen_streams(patterns)
-    verdict.add_findings(directory_findings(source, chosen), on_finding)
+    verdict.add_findings(_directory_findings(source, chosen), on_finding)
     for stream in chosen:
         survey = survey_of(stream) if survey_of else StreamSurvey(stream, progress)
-        found, findings = verify_stream(source, stream, survey)
+        found, findings = _verify_stream(source, stream, survey)
         verdict.add_findings(findings, on_finding)
         verdict.bytes_scanned += survey.bytes_scanned
         verdict.streams.append(found)
+        if on_stream:
+            on_stream(survey, found, findings)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 
 
-def directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
+def _directory_findings(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
     """Yields the findings that do not belong to a stream."""
     for text in source.flaws:
         yield finding("archive-incomplete", text, stream=None)
+    for name in source.logged_streams():
+        detail = f"only a Raft log is here of {name}: its directory is gone, as after its deletion as an orphan"
+        yield finding("js-orphan", detail, stream=None)
     yield from _nested(source, streams)
 
 
-def verify_stream(
+def _verify_stream(
     source: Source, stream: StoredStream, survey: StreamSurvey
 ) -> tuple[StreamVerdict, Sequence[Finding]]:
     checked = list(check_stream(survey))
@@ -158,9 +165,9 @@ def flaw_finding(flaw: FileFlaw, source: Source, stream: StoredStream) -> Findin
 
 
 def file_below(source: Source, stream: StoredStream, file: str) -> str:
-    """Returns the path of a stream's file relative to the source; in a backup, to the stream."""
-    folder = "" if source.archived else os.path.relpath(stream.path, source.path)
-    return str(Path(folder, file)) if folder or file else stream.name
+    """Returns the path of a stream's file relative to the source; that of a backup is the stream."""
+    folder = os.path.relpath(stream.path, source.place)
+    return stream.name if (folder, file) == (".", "") else str(Path(folder, file))
 
 
 def _nested(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding]:
@@ -172,4 +179,4 @@ def _nested(source: Source, streams: Sequence[StoredStream]) -> Iterator[Finding
     }
     for each in sorted(folders):
         detail = f"no server that is given {each.parent.parent} sees the streams in it"
-        yield finding("js-nested", detail, file=os.path.relpath(each, source.path), stream=None)
+        yield finding("js-nested", detail, file=os.path.relpath(each, source.place), stream=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -266,8 +267,19 @@ _MISSING, _EXTRA = range(4, 6)
 
 
 #: options of a plan that apply to streams as well, and those that file stores beside them cannot have either
-_OF_A_RESTORE: Final = ("channels", "replicas")
-_OF_NO_RESTORE: Final = ("via", "for_broker", "maps", "override")
+class _OptionScope(enum.Enum):
+    """The sources of a migration that an option is for."""
+
+    ALL = enum.auto()
+    STORES = enum.auto()  #: file stores only
+    NONE_WITH_STREAMS = enum.auto()  #: a migration with streams cannot have it
+
+
+#: of the options of a plan; the others are for stores
+_SCOPES: Final = {
+    **dict.fromkeys(("channels", "replicas"), _OptionScope.ALL),
+    **dict.fromkeys(("via", "for_broker", "maps", "override"), _OptionScope.NONE_WITH_STREAMS),
+}
 
 
 def check_restore(target: Destination, options: PlanOptions, *, alone: bool = True) -> None:
@@ -279,9 +291,9 @@ def check_restore(target: Destination, options: PlanOptions, *, alone: bool = Tr
         raise UsageError(
             "the streams of a JetStream directory go into a running server", "for files: stantools salvage --to backup"
         )
+    refused = {_OptionScope.NONE_WITH_STREAMS, *((_OptionScope.STORES,) if alone else ())}
     for name, each in declared(PlanOptions):
-        refused = name not in _OF_A_RESTORE if alone else name in _OF_NO_RESTORE
-        if refused and getattr(options, name) != each.default:
+        if _SCOPES.get(name, _OptionScope.STORES) in refused and getattr(options, name) != each.default:
             raise UsageError(f"streams are restored as they are, without --{each.flag(name)}", "leave it out")
     if alone and options.limits is not None:
         raise UsageError("streams are restored with their own limits", "leave the limits of channels out")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from stantools.browse.stream_channel import StreamChannel
-from stantools.inspection.findings import worst_first
+from stantools.inspection.findings import Finding, worst_first
 from stantools.inspection.report import Report
 from stantools.inspection.stream_consumers import ConsumerLag, consumer_lags
-from stantools.inspection.stream_verify import StreamsVerdict, StreamVerdict, directory_findings, verify_stream
+from stantools.inspection.stream_verify import StreamsVerdict, StreamVerdict, verify_streams
 from stantools.inspection.subscribers import as_ranges
 from stantools.pages.html import render
 from stantools.pages.pictures import MAX_DRAWN, ChannelPicture, draw, is_wrong
@@ -60,10 +60,10 @@ class DirectoryFacts:
     def read(self, progress: Progress | None = None) -> None:
         """Scans and draws every stream; `progress` is called with bytes."""
         healthy = 0
-        self.verdict.add_findings(directory_findings(self.source, self.source.streams))
-        for stream in self.source.streams:
-            survey = StreamSurvey(stream, progress)
-            verdict, findings = verify_stream(self.source, stream, survey)
+
+        def draw_stream(survey: StreamSurvey, verdict: StreamVerdict, findings: Sequence[Finding]) -> None:
+            nonlocal healthy
+            stream = survey.directory
             self.surveys.append(survey)
             channel = StreamChannel(stream, survey)
             states = [(path.name, state) for path, state in channel.states().items()]
@@ -72,8 +72,8 @@ class DirectoryFacts:
             picture = draw(states, channel.timeline(lambda _: None)) if wrong or healthy <= MAX_DRAWN else None
             size = sum(each.size for each in (*stream.blocks, *stream.other_blocks))
             self.streams.append(StreamSection(verdict, consumer_lags(stream), size, len(findings), picture))
-            self.verdict.add_findings(findings)
-            self.verdict.streams.append(verdict)
+
+        self.verdict = verify_streams(self.source, progress=progress, on_stream=draw_stream)
 
 
 def streams_page(facts: DirectoryFacts, report: Report, now_ns: int) -> str:

@@ -34,6 +34,9 @@ _CHUNK: Final = 1 << 18
 #: bytes after the end mark that are still read, to check the sum of compressed data
 _TAIL: Final = 1 << 26
 _FLAG_ENCRYPTED: Final = 1
+#: characters of a name, and directories in it
+_MAX_NAME: Final = 4096
+_MAX_DEPTH: Final = 100
 #: characters of the reason why a member is damaged
 _REASON: Final = 100
 #: what the readers of tars and zips raise for damaged bytes
@@ -52,7 +55,7 @@ _DAMAGE: Final = (
 
 @dataclass(frozen=True)
 class Member:
-    name: str  #: path with slashes and without `.`; "" if it leads out of the archive
+    name: str  #: path with slashes and without `.`; "" if it leads out of the archive or is too long
     written: str  #: name as written
     size: int  #: bytes
     kind: str  #: "file", "directory", "link" or "special"
@@ -259,9 +262,11 @@ def _of_zip(info: zipfile.ZipInfo) -> Member:
 
 
 def plain_name(name: str) -> str:
-    """Returns a member's name as a relative path; "" if it leads out of the archive or names nothing."""
+    """Returns a member's name as a relative path; "" if it leads out of the archive, names nothing, or is too long."""
+    if len(name) > _MAX_NAME:
+        return ""
     parts = [each for each in name.split("/") if each not in ("", ".")]
-    return "" if ".." in parts or "\0" in name else "/".join(parts)
+    return "" if ".." in parts or "\0" in name or len(parts) > _MAX_DEPTH else "/".join(parts)
 
 
 def _tar_reader(tar: tarfile.TarFile, stream: TarStream, member: tarfile.TarInfo) -> Callable[[], Iterator[bytes]]:

@@ -6,7 +6,6 @@ and signals. No link, device or path out of the archive is ever made or followed
 
 from __future__ import annotations
 
-import atexit
 import errno
 import shutil
 import tempfile
@@ -22,7 +21,9 @@ from stantools import escaping
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, StoreUnwritableError
 from stantools.notation import format_size, some_of
 from stantools.progress import Progress
+from stantools.sources import jetstream
 from stantools.sources.archive import Archive, BombError, Member
+from stantools.sources.private_copy import private_directory, remove, renamed_stream
 from stantools.sources.source import ArchiveFormat, RecognisedPath, Source, SourceRequest
 from stantools.sources.store_search import DirectoryNames, find_stores, holds_channel
 from stantools.store.directory import subject_matches
@@ -32,35 +33,49 @@ from stantools.store.names import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS
 _RESERVE: Final = 64 << 20
 _NAMED: Final = 3
 _ELSEWHERE: Final = "set TMPDIR to a directory with more space"
-#: private directories of this process
-_private: list[Path] = []
 
 
 @dataclass(frozen=True)
 class StoreMembers:
-    """The members of an archive that belong to a store, or to the stores and Raft logs of nodes."""
+    """The members of an archive that belong to a store, or to the directories of nodes or of JetStream."""
 
-    stores: Sequence[str]  #: roots of stores; "" is that of the archive
-    logs: Sequence[str]  #: directories with a Raft log
+    stores: frozenset[str]  #: roots of stores; "" is that of the archive
+    whole: frozenset[str]  #: directories that are copied whole: with a Raft log, or of JetStream
     opened: str  #: the directory to open
-    channels: Sequence[str]  #: patterns of the channels to read; () for all
+    channels: Sequence[str] = ()  #: patterns of the channels to read; () for all
+    unread: frozenset[str] = frozenset()  #: directories of streams that are not read
 
     def has(self, name: str) -> bool:
         """Returns whether a member is needed."""
         if (root := self._store(name)) is None:
-            return any(_within(name, each) for each in self.logs)
+            above = {name, *_parents(name)}
+            return not above.isdisjoint(self.whole) and above.isdisjoint(self.unread)
         first, _, rest = _below(name, root).partition("/")
         chosen = any(subject_matches(pattern, first) for pattern in self.channels)
         return not rest or not self.channels or chosen or is_system_name(first)
 
     def channel_of(self, name: str) -> str:
         """Returns the directory of the channel that a member belongs to; "" if it belongs to none."""
-        root = self._store(name) or ""
+        if (root := self._store(name)) is None:
+            return ""
         channel = dirname(_below(name, root)).partition("/")[0]
-        return join(root, channel) if channel and root in self.stores else ""
+        return join(root, channel) if channel else ""
 
     def _store(self, name: str) -> str | None:
-        return next((root for root in self.stores if _within(name, root)), None)
+        return next((each for each in (name, *_parents(name)) if each in self.stores), None) if self.stores else None
+
+
+class SeveralArchivedStores(Exception):  # noqa: N818
+    def __init__(self, stores: Sequence[str]) -> None:
+        super().__init__()
+        self.stores = stores
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yields the directories around a member, the nearest first; the last one is "", that of the archive."""
+    while name:
+        name = dirname(name)
+        yield name
 
 
 def _within(name: str, root: str) -> bool:
@@ -72,9 +87,12 @@ def _below(name: str, root: str) -> str:
 
 
 def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]) -> StoreMembers | None:
-    """Finds the stores and Raft logs at or below a path in an archive; None if there are none.
+    """Finds the stores, Raft logs and JetStream directories at or below a path in an archive; None if there are none.
 
-    The path may also be in a store: then it is one channel of it.
+    The path may also be in a store: then it is one channel of it, or a part of a JetStream directory.
+
+    Raises:
+        SeveralArchivedStores: There are several that are no nodes of a cluster.
     """
     listings: defaultdict[str, DirectoryNames] = defaultdict(lambda: DirectoryNames(set(), []))
     directories = {""}
@@ -92,17 +110,47 @@ def store_members(members: Sequence[Member], inner: str, channels: Sequence[str]
         return map(listings.__getitem__, paths)
 
     everywhere = find_stores("", list_all)
+    streams = jetstream.listed_streams({each: listings[each] for each in sorted(directories)})
     if root := [each for each in everywhere.stores if inner != each and _within(inner, each)]:
         channel = _below(inner, root[0]).partition("/")[0]
-        return StoreMembers(root, (), inner, (channel,)) if holds_channel(listings[inner].names) else None
+        return (
+            StoreMembers(frozenset(root), frozenset(), inner, (channel,))
+            if holds_channel(listings[inner].names)
+            else None
+        )
     found = find_stores(inner, list_all)
     stores = found.nearest
-    if not (parts := stores + found.logs):
+    parts = stores + found.logs
+    roots = [each for each in streams.roots if _within(each, inner)]
+    blocks = [each for each in streams.blocks if _within(each, inner)]
+    if not (roots or parts) and len(blocks) == 1:
+        roots = blocks
+    if (len(stores) > 1 and not found.logs) or (roots and parts) or (len(roots) > 1 and not streams.nodes >= {*roots}):
+        raise SeveralArchivedStores(sorted({*parts, *roots}))
+    if roots or any(_within(inner, each) for each in streams.roots):
+        return _stream_members(streams, roots, inner, channels)
+    if not parts:
         return None
     opened = commonpath(parts)
     if stores == [opened] and len(found.channels) == 1:
         (opened,) = found.channels  # an archive of one channel
-    return StoreMembers(sorted(stores), sorted(found.logs), opened, channels)
+    return StoreMembers(frozenset(stores), frozenset(found.logs), opened, channels)
+
+
+def _stream_members(
+    streams: jetstream.ListedStreams, roots: Sequence[str], inner: str, channels: Sequence[str]
+) -> StoreMembers | None:
+    """Chooses the members of JetStream directories at or below a path, or of the one around the path."""
+    if not roots:
+        stream = next((each for each in (inner, *_parents(inner)) if each in streams.streams), inner)
+        return StoreMembers(frozenset(), frozenset({stream}), inner)
+    opened = commonpath(roots)
+    while basename(opened) == jetstream.FOLDER and opened != inner:
+        opened = dirname(opened)  # a directory that was copied a level too deep is seen from above
+    below = {each: basename(each) for each in streams.streams if any(_within(each, root) for root in roots)}
+    chosen = {each for each, name in below.items() if any(subject_matches(pattern, name) for pattern in channels)}
+    unread = below.keys() - chosen if chosen else set()
+    return StoreMembers(frozenset(), frozenset(roots), opened, unread=frozenset(unread))
 
 
 @dataclass
@@ -118,12 +166,13 @@ class _Unpacking:
 
     def run(self) -> Source:
         members = self._members()
-        chosen = store_members(members, self.found.inner, self.request.channels)
+        try:
+            chosen = store_members(members, self.found.inner, self.request.channels)
+        except SeveralArchivedStores as problem:
+            raise self._several(problem.stores) from None
         if chosen is None:
             raise self._no_store(members)
         wanted = self._wanted(members, chosen.has)
-        if len(chosen.stores) > 1 and not chosen.logs:
-            raise self._several(chosen.stores)
         folders = {each.name for each in members if each.kind == "directory" and chosen.has(each.name)}
         folders |= {chosen.channel_of(each.name) for each in members}
         if chosen.opened:
@@ -137,7 +186,10 @@ class _Unpacking:
         if not any(each.name == inner and each.kind == "file" for each in members):
             raise self._no_file(members)
         channel = dirname(inner)
-        files = inner, join(channel, SUBS_FILE), join(dirname(channel), SERVER_FILE)
+        files = {inner, join(channel, SUBS_FILE), join(dirname(channel), SERVER_FILE)}
+        if inner.endswith(".blk"):
+            stream = dirname(channel)
+            files |= {f"{inner.removesuffix('.blk')}.key", *(join(stream, each) for each in jetstream.META_FILES)}
         with self._unpack(members, self._wanted(members, files.__contains__), set(), "") as root:
             return self._source(Source(self.found, self.request.read_options, root / inner), root)
 
@@ -175,17 +227,25 @@ class _Unpacking:
 
     def _open(self, place: Path, root: Path) -> Source:
         assert self.request.open
+        if place == root and (place := renamed_stream(root)) != root:
+            escaping.show_as(place, str(self.archive.path), "", str(self._shown))
         try:
             source = self.request.open(place, self.request)
         except NotAStoreError as problem:
             raise NotAStoreError(problem.message, self.found.remedy) from problem
-        source.path = self._shown
+        source.path, source.copied = self._shown, source.place
         return self._source(source, root)
 
     def _source(self, source: Source, root: Path) -> Source:
         source.unpack = self.format.unpack
         source.notes[:0], source.flaws[:0] = self.notes, self.flaws
-        source.release = lambda: remove(root.parent)
+        inner = source.release
+
+        def release() -> None:
+            inner()
+            remove(root.parent)
+
+        source.release = release
         return source
 
     def _wanted(self, members: Sequence[Member], has: Callable[[str], bool]) -> set[int]:
@@ -200,7 +260,7 @@ class _Unpacking:
         for names, text in (
             (twice, "in it more than once, the last one counts"),
             (special, "no files, and are left out"),
-            (outside, "outside of it, and are left out"),
+            (outside, "outside of it or named too long, and are left out"),
         ):
             if names:
                 self.notes.append(f"{self.archive.path}: members that are {text}: {some_of(names, _NAMED)}")
@@ -269,13 +329,13 @@ class _Unpacking:
         listed = some_of([each or "." for each in stores], 5)
         one = escaping.shell_word(str(self.archive.path / stores[0]))
         return NotAStoreError(
-            f"{self.archive.path}: {self.found.sentence} with several file stores ({len(stores)}: {listed})",
+            f"{self.archive.path}: {self.found.sentence} with several stores ({len(stores)}: {listed})",
             f"name one: `stantools verify {one}`; or {self.found.remedy}",
         )
 
     def _no_store(self, members: Sequence[Member]) -> NotAStoreError:
         path, inner = self.archive.path, self.found.inner
-        text, remedy = f"{path}: {self.found.sentence} without a file store", self.found.remedy
+        text, remedy = f"{path}: {self.found.sentence} without a store", self.found.remedy
         if any(each.name == inner and each.kind == "file" for each in members):
             text = f"{self._shown}: is a single file in an archive"
             remedy = (
@@ -283,8 +343,6 @@ class _Unpacking:
             )
         elif inner:
             text = f"{self._shown}: no such part of the archive, or no store is in it"
-        elif any(each.name.endswith(".blk") for each in members):
-            text += ": it holds a JetStream store directory"
         return NotAStoreError(text + self._cut(), remedy)
 
     def _no_file(self, members: Sequence[Member]) -> StoreUnreadableError:
@@ -337,26 +395,3 @@ def open_archived_file(found: RecognisedPath, request: SourceRequest) -> Source:
 def _unpacking(found: RecognisedPath, request: SourceRequest) -> _Unpacking:
     assert found.archive
     return _Unpacking(Archive(found.path, found.archive.name), found.archive, found, request)
-
-
-def private_directory(place: Path | None = None) -> Path:
-    """Makes a directory of this user alone, which is removed at the end of the program."""
-    directory = Path(tempfile.mkdtemp(prefix="stantools-", dir=place))
-    _private.append(directory)
-    return directory
-
-
-def remove(directory: Path) -> None:
-    """Removes a private directory."""
-    shutil.rmtree(directory, ignore_errors=True)
-    if directory in _private:
-        _private.remove(directory)
-
-
-def remove_all() -> None:
-    """Removes all private directories of this process."""
-    for each in list(_private):
-        remove(each)
-
-
-atexit.register(remove_all)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
@@ -164,10 +165,17 @@ def _open_channel(found: RecognisedPath, request: SourceRequest) -> Source:
 
 
 def _recognise_empty(facts: PathFacts) -> RecognisedPath | None:
-    if all(each.is_dir() for each in islice(facts.path.rglob("*"), MAX_DIRECTORIES)):
-        node = NodeFiles(facts.path, None, None)
-        return RecognisedPath(EMPTY, facts.path, "", NAME_STORE, nodes=(node,))
-    return None
+    if not has_no_files(facts.path):
+        return None
+    node, kind, remedy = NodeFiles(facts.path, None, None), EMPTY, NAME_STORE
+    if jetstream.FOLDER in (facts.path.absolute().name, *facts.names):
+        kind, remedy = EMPTY_STREAMS, "name the directory that is `store_dir` of the server, or a copy of it"
+    return RecognisedPath(kind, facts.path, "", remedy, nodes=(node,))
+
+
+def has_no_files(path: Path) -> bool:
+    """Returns whether there are only directories below a path."""
+    return all(each.is_dir() for each in islice(path.rglob("*"), MAX_DIRECTORIES))
 
 
 def _recognise_other(facts: PathFacts) -> RecognisedPath | None:
@@ -188,6 +196,9 @@ NODES = SourceKind(
 )
 EMPTY = SourceKind(
     "is an empty directory, not a file store", _recognise_empty, _open_node, frozenset({Capability.MERGE})
+)
+EMPTY_STREAMS = SourceKind(
+    "is a JetStream store directory without any file in it", _recognise_empty, _open_node, EMPTY.capabilities
 )
 OTHER = SourceKind("is not a file store", _recognise_other)
 

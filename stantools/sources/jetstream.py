@@ -6,11 +6,12 @@ Layout and names: jetstream-store.md sections 1, 11 and 12.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from stantools.errors import NotAStoreError
 from stantools.escaping import shell_word
 from stantools.sources.source import (
     NO_ACCOUNT,
@@ -23,11 +24,13 @@ from stantools.sources.source import (
     is_file,
     names_in,
 )
-from stantools.sources.store_search import MAX_DIRECTORIES
+from stantools.sources.store_search import MAX_DIRECTORIES, DirectoryNames
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
+#: files of a stream without which its blocks cannot be read
+META_FILES: Final = ("meta.inf", "meta.sum", "meta.key")
 _BACKUP_USES: Final = frozenset(
     {
         *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
@@ -128,6 +131,49 @@ def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
                 yield from stream_places(path / each)
 
 
+@dataclass(frozen=True)
+class ListedStreams:
+    """JetStream directories among listed ones."""
+
+    roots: list[str] = field(
+        default_factory=list
+    )  #: store directories; where streams or backups are without one, these
+    nodes: set[str] = field(default_factory=set)  #: of the roots, those that may be nodes of a cluster
+    streams: set[str] = field(default_factory=set)
+    blocks: list[str] = field(default_factory=list)  #: directories of blocks without the files of a stream
+
+
+def listed_streams(listings: Mapping[str, DirectoryNames]) -> ListedStreams:
+    """Finds JetStream directories by the names of files and folders; those around others come first in `listings`."""
+    found = ListedStreams()
+    roots: set[str] = set()
+    for path, listed in sorted(listings.items(), key=lambda each: each[0].count("/")):
+        parts = path.split("/") if path else []
+        node = parts[-3:-1] == [SYSTEM, RAFT] and "meta.inf" in listed.names
+        stream = "meta.inf" in listed.names and ("msgs" in listed.folders or "meta.sum" in listed.names)
+        if parts and not stream and any(each.endswith(".blk") for each in listed.names):
+            stream = parts[-3:-2] == ["streams"]
+            if not stream:
+                found.blocks.append(path)
+                continue
+            parts = parts[:-1]
+        above = ["/".join(parts[:end]) for end in range(len(parts))]
+        if (SYSTEM in parts and not node) or not found.streams.isdisjoint(above):
+            continue
+        if not (node or stream or ("backup.json" in listed.names and archive_of(listed.names))):
+            continue
+        stored = node or (len(parts) > 2 and parts[-2] == "streams")
+        root = "/".join(parts[:-3] if stored else parts)
+        if stream and not node:
+            found.streams.add("/".join(parts))
+        if root not in roots and roots.isdisjoint(above):
+            roots.add(root)
+            found.roots.append(root)
+            if stored:
+                found.nodes.add(root)
+    return found
+
+
 def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     # loaded here: stores of NATS Streaming are opened without it
     from stantools.streamfiles.directory import StoredStream
@@ -143,6 +189,11 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
         for node, account, place in places
     )
     groups = tuple(RaftGroup(place, node, keys) for node, path in nodes.items() for place in group_places(path))
+    if not streams and not groups:
+        raise NotAStoreError(
+            f"{found.path}: {found.sentence}, without a stream or a Raft group in it",
+            "look for its streams in copies and backups; a server that starts on it begins anew",
+        )
     return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
 
 
@@ -161,11 +212,15 @@ def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:
     groups = [
         replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.raft_groups
     ]
-    return Source(first.found, first.read_options, root, streams=tuple(streams), raft_groups=tuple(groups))
+    whole = Source(first.found, first.read_options, root, streams=tuple(streams), raft_groups=tuple(groups))
+    names = {(number, each.node) for number, one in enumerate(sources) for each in one.streams}
+    names |= {(number, each.node) for number, one in enumerate(sources) for each in one.raft_groups}
+    whole.node_places = {named(sources[number], node): sources[number].place / node for number, node in names}
+    return whole
 
 
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
-    if "backup.json" in facts.names and archive_of(facts):
+    if "backup.json" in facts.names and archive_of(facts.names):
         command = f"nats stream restore {shell_word(str(facts.path))}"
         remedy = (
             f"`stantools info {shell_word(str(facts.path))}` shows the stream; "
@@ -175,18 +230,36 @@ def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
     return None
 
 
-def archive_of(facts: PathFacts) -> Path | None:
-    names = sorted(each for each in facts.names if each.startswith(("stream.tar", "stream.tgz")))
-    return facts.path / names[0] if names else None
+def archive_of(names: Iterable[str]) -> str:
+    """Returns the name of the archive in a backup; "" if there is none."""
+    return min((each for each in names if each.startswith(("stream.tar", "stream.tgz"))), default="")
 
 
 def _open_backup(found: RecognisedPath, request: SourceRequest) -> Source:
     from stantools.sources.stream_backup import open_backup
 
-    archive = archive_of(PathFacts(found.path))
-    assert archive
-    return open_backup(found, request, archive)
+    return open_backup(found, request, found.path / archive_of(PathFacts(found.path).names))
 
 
-JETSTREAM = SourceKind("is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES)
-BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES)
+_INSTEAD: Final = {
+    Capability.COMPACTION: (
+        "a nats-server compacts its blocks itself",
+        "`stantools salvage {path} --out NEW` writes a copy without deleted messages",
+    ),
+    Capability.HISTORY: (
+        "a nats-server keeps no history of its consumers",
+        "`stantools subs {path}` shows their positions, `stantools records FILE.blk` every record of a block",
+    ),
+    Capability.FORECAST: (
+        "no server starts on it",
+        "`stantools verify {path}` reads every message of it; `nats stream restore` gives it to a running server",
+    ),
+    Capability.CHANGE: (
+        "it is never changed",
+        "`stantools salvage {path} --out NEW` writes what is intact to a new directory",
+    ),
+}
+JETSTREAM = SourceKind(
+    "is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES, _INSTEAD
+)
+BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES, _INSTEAD)

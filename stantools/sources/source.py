@@ -7,7 +7,7 @@ if it can, and lists what the opened source is good for. `stantools.sources.door
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, UsageError
-from stantools.escaping import escape
+from stantools.escaping import escape, shell_word
 from stantools.progress import Progress
 from stantools.sources.store_search import search
 from stantools.store.directory import NAME_STORE as NAME_STORE
@@ -118,6 +118,8 @@ class SourceKind:
     #: Opens it; None for a kind that is only named. Raises `StantoolsError`.
     open: Callable[[RecognisedPath, SourceRequest], Source] | None = None
     capabilities: frozenset[Capability] = frozenset()
+    #: Of other uses, what takes their place: a reason, and a command with {path}.
+    instead: Mapping[Capability, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class RecognisedPath:
 
     def refusal(self, use: Capability) -> NotAStoreError:
         problem = self.problem()
-        return NotAStoreError(f"{problem.message}; it cannot be used for {use.value}", problem.remedy)
+        reason, remedy = self.kind.instead.get(use, (f"it cannot be used for {use.value}", problem.remedy))
+        return NotAStoreError(f"{problem.message}; {reason}", remedy.replace("{path}", shell_word(str(self.path))))
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,8 @@ class Source:
     sql: SqlStore | None = None  #: a database or a dump of one
     convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
     raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
+    copied: Path | None = None  #: the directory to which the streams of an archive were copied
+    node_places: Mapping[str, Path] = field(default_factory=dict)  #: directories of nodes from several sources, by name
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none
     notes: list[str] = field(default_factory=list)  #: facts about the choice of files
@@ -211,10 +216,14 @@ class Source:
 
     @property
     def place(self) -> Path:
-        """The directory of the files: that of the store, else of the node."""
+        """The directory of the files: that of the store, else of the node; of an archive that of its copy."""
         if self.holds_streams or self.sql:
-            return self.path
+            return self.copied or self.path
         return self.datastore.path if self.datastore else self.nodes[0].path
+
+    def node_place(self, node: str) -> Path:
+        """Returns the directory of a node of a JetStream cluster."""
+        return self.node_places.get(node) or self.place.absolute() / node
 
     def store(self, why: str = "") -> Datastore:
         """Returns the file store, also that of a node; `why` tells the user the reason for needing one.
@@ -225,8 +234,12 @@ class Source:
             assert self.convert
             self.datastore = self.convert()
         if self.holds_streams:
-            problem = self.found.problem()
-            raise NotAStoreError(f"{problem.message}; it has no channels", problem.remedy)
+            word = shell_word(str(self.path))
+            raise NotAStoreError(
+                f"{self.found.problem().message}; it has neither channels nor clients",
+                f"`stantools subs {word}` shows the consumers of its streams, `stantools messages {word} STREAM` their "
+                f"messages; `stantools migrate {word} --to jetstream` restores them into a running server",
+            )
         if self.datastore is None:
             node = self.nodes[0]
             if node.data is None:
@@ -252,6 +265,16 @@ class Source:
             raise UsageError(f"no stream matches {', '.join(map(escape, patterns))}", "see: stantools info STORE")
         return chosen
 
+    def logged_streams(self) -> list[str]:
+        """Returns ACCOUNT/NAME of the streams of which only a Raft log is here, and no directory."""
+        stored = {(each.account, each.name) for each in self.streams}
+        logged = {
+            each.asset[:2]: None
+            for each in self.raft_groups
+            if all(each.asset[:2]) and not each.asset[2] and each.on_disk
+        }
+        return ["/".join(each) for each in logged if each not in stored]
+
     def stream(self, name: str) -> StoredStream:
         """Returns a stream by its name, or by ACCOUNT/NAME where several accounts have one of that name.
 
@@ -264,7 +287,11 @@ class Source:
             return found[0]
         what = f"{len(found)} streams are called {escape(name)}" if found else f"no stream {escape(name)}"
         listed = ", ".join(escape(full) for full in sorted(names) if not found or full.endswith(f"/{name}"))
-        raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", f"its streams are: {listed}")
+        remedy = f"its streams are: {listed}"
+        if not self.streams:
+            word = shell_word(str(self.path))
+            remedy = f"only Raft logs are here: `stantools salvage {word} --out NEW` takes messages from them"
+        raise StoreUnreadableError(f"{escape(str(self.path))}: {what}", remedy)
 
     def matches(self, patterns: Sequence[str]) -> bool:
         """Returns whether a channel or stream matches a pattern; those of a node are not known without reading it."""

@@ -87,7 +87,7 @@ def _source(found: RecognisedPath, request: SourceRequest, store: SqlStore) -> S
 def _converted(source: Source) -> Datastore:
     """Writes the intact content of a SQL store into a private directory, as a file store."""
     from stantools import escaping
-    from stantools.sources.archived_store import private_directory, remove
+    from stantools.sources.private_copy import private_directory, remove
     from stantools.store.directory import open_datastore
     from stantools.store.read_options import prepare_store
 

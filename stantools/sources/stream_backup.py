@@ -9,7 +9,7 @@ from typing import Final
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.escaping import show_as
-from stantools.sources.archived_store import private_directory, remove
+from stantools.sources.private_copy import private_directory, remove, renamed_stream
 from stantools.sources.source import NO_ACCOUNT, RecognisedPath, Source, SourceRequest
 from stantools.store.mapping import mapped
 from stantools.streamfiles import s2
@@ -31,7 +31,9 @@ def open_backup(found: RecognisedPath, request: SourceRequest, archive: Path) ->
     try:
         root.mkdir()
         _unpack(archive, root, flaws)
-        stream = _renamed(root)
+        if not any(root.iterdir()):
+            raise StoreUnreadableError(f"{root.name}: nothing of the backup can be read", "look for another copy of it")
+        stream = renamed_stream(root)
     except OSError as error:
         remove(place)
         raise StoreUnwritableError(
@@ -43,6 +45,7 @@ def open_backup(found: RecognisedPath, request: SourceRequest, archive: Path) ->
     show_as(stream, str(archive), "", str(found.path))
     streams = (StoredStream(stream, NO_ACCOUNT, None),)
     source = Source(found, request.read_options, found.path, streams=streams, unpack=f"tar -xf {archive}", flaws=flaws)
+    source.copied = stream
     source.release = lambda: remove(place)
     return source
 
@@ -61,7 +64,7 @@ def _unpack(archive: Path, root: Path, flaws: list[str]) -> None:
 
 def _unpack_files(pieces: Iterator[bytes | memoryview], archive: Path, root: Path, flaws: list[str]) -> None:
     try:
-        for number, file in enumerate(read_files(ByteSource(iter(pieces), str(archive)))):
+        for number, file in enumerate(read_files(ByteSource(iter(pieces), str(archive)), folders=True)):
             parts = Path(file.name).parts
             if number == _MAX_FILES or not parts or ".." in parts or Path(file.name).is_absolute():
                 raise ArchiveError(f"{archive}: {file.name!r} does not belong into a backup")
@@ -70,13 +73,3 @@ def _unpack_files(pieces: Iterator[bytes | memoryview], archive: Path, root: Pat
             path.write_bytes(file.content)
     except (ArchiveError, gzip.BadGzipFile, EOFError) as problem:
         flaws.append(f"the archive is cut or damaged: {problem}; what follows is unknown")
-
-
-def _renamed(root: Path) -> Path:
-    """Gives the unpacked directory the name of the stream, by which its files are hashed."""
-    name = (StoredStream(root, NO_ACCOUNT).config or {}).get("name")
-    if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
-        if not any(root.iterdir()):
-            raise StoreUnreadableError(f"{root.name}: nothing of the backup can be read", "look for another copy of it")
-        return root
-    return root.rename(root.parent / name) if root.name != name else root

@@ -7,6 +7,7 @@ stream is read with that one's key.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.store.mapping import Buffer, data_from
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.blocks import BlockContent, number_of_records
+from stantools.streamfiles.blocks import MAX_TRIED_KEYS, BlockContent, number_of_records
 from stantools.streamfiles.damage import FLAW_TEXTS, MAX_CLAIMED_STEP, Gap, scan
 from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
@@ -117,7 +118,10 @@ def _scan(block: BlockSurvey, content: BlockContent, stream: StoredStream, subje
         if content.damaged_chunks:
             detail = f"it cannot be decompressed completely: chunk at {content.damaged_chunks[0]}"
         block.flaw(FlawKind.BLOCK_COMPRESSED, detail)
-    if any(content.surplus):
+    if content.surplus and not any(content.surplus):
+        detail = f"zeros follow its compressed content, {len(content.surplus)} or more: 2.14 and newer cannot read it"
+        block.flaw(FlawKind.BLOCK_COMPRESSED, detail)
+    elif content.surplus:
         block.flaw(FlawKind.ERASE_BUG, f"{len(content.surplus)} bytes follow the compressed content of the block")
         for piece in scan(content.surplus, block.key):
             if isinstance(piece, RecordColumns):
@@ -142,9 +146,9 @@ def _tell_gap(block: BlockSurvey, gap: Gap, data: Buffer | bytes) -> None:
 
 def _proper_key(block: BlockSurvey, data: Buffer | bytes, stream: StoredStream) -> tuple[str, int] | None:
     inner = (stream.config or {}).get("name")
-    names = [stream.name, *([inner] if isinstance(inner, str) else []), *stream.other_names]
-    numbers = [block.file.number, *(each.number for each in stream.blocks)]
-    return number_of_records(data, dict.fromkeys(names), dict.fromkeys(numbers))
+    names = dict.fromkeys((stream.name, *([inner] if isinstance(inner, str) else []), *stream.other_names))
+    numbers = chain((block.file.number,), (each.number for each in stream.blocks))
+    return number_of_records(data, names, numbers, max(len(names), MAX_TRIED_KEYS // len(stream.blocks or (block,))))
 
 
 def _collect(block: BlockSurvey, data: Buffer | bytes, subjects: SubjectCounts) -> None:

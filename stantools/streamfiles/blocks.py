@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +28,10 @@ from stantools.streamfiles.varints import VarintReader
 
 #: furthest place of the stream's identifier: after the magic and a varint of ten bytes
 _MAX_HEAD: Final = 14
-#: A block has at most 8 MiB and a record more.
-_MAX_CONTENT: Final = 64 << 20
 #: Beyond the greatest block number, keys that are tried for a block with another one's records.
 _MORE_NUMBERS: Final = 1000
+#: keys that are tried for all blocks of a stream
+MAX_TRIED_KEYS: Final = 1 << 22
 #: records that are tried when the first one has no known key
 _TRIED_RECORDS: Final = 3
 
@@ -49,13 +50,13 @@ class BlockContent:
 
 def block_content(raw: Buffer | bytes, key: AssetKey | None = None) -> BlockContent:
     """Returns the records in the bytes of a block file; `key` is that of the block, if it is encrypted."""
-    data: Buffer | bytes = key.decrypt_block(raw) if key else raw
+    data = _decrypted(raw, key)
     head = bytes(data[: _MAX_HEAD + len(s2.IDENTIFIER)])
     begin = head.find(s2.IDENTIFIER)
     if begin < 0 or (begin < 5 and not head.startswith(COMPRESSED)):
         return BlockContent(data, encrypted=key is not None)
-    content = bytes(data)
-    plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, _MAX_CONTENT)
+    content = bytes(data[: s2.MAX_CONTENT])
+    plain, end, damaged = s2.unframe_leniently(content, begin, len(content) - HASH_SIZE, s2.MAX_CONTENT)
     plain += content[end : end + HASH_SIZE]
     surplus = content[end + HASH_SIZE :]
     return BlockContent(
@@ -73,17 +74,23 @@ def strict_content(raw: Buffer | bytes, key: AssetKey | None, *, sized: bool) ->
 
     `sized`: only as much is decompressed as the block says that it holds.
     """
-    data: Buffer | bytes = key.decrypt_block(raw) if key else raw
+    data = _decrypted(raw, key)
     if bytes(data[: len(COMPRESSED) - 1]) != COMPRESSED[:-1]:
         return data
-    content = bytes(data)
-    numbers = VarintReader(content, len(COMPRESSED))
+    numbers = VarintReader(bytes(data[:_MAX_HEAD]), len(COMPRESSED))
     size = numbers.take()
-    body, tail = content[numbers.position : -HASH_SIZE], content[-HASH_SIZE:]
+    if not sized and len(data) > s2.MAX_CONTENT:
+        raise ArchiveError("error reading compression reader: s2: corrupt input")
+    body, tail = bytes(data[:-HASH_SIZE][: s2.MAX_CONTENT][numbers.position :]), bytes(data[-HASH_SIZE:])
     try:
         return s2.unframe(body, size - HASH_SIZE if sized else None) + tail
     except ValueError as problem:
         raise ArchiveError(f"error reading compression reader: {problem}") from problem
+
+
+def _decrypted(raw: Buffer | bytes, key: AssetKey | None) -> Buffer | bytes:
+    """Returns the bytes of a block; of an encrypted one at most as many as a server may have written."""
+    return key.decrypt_block(raw[: s2.MAX_CONTENT]) if key else raw
 
 
 def is_compressed(path: Path) -> bool:
@@ -95,19 +102,31 @@ def is_compressed(path: Path) -> bool:
         return False
 
 
-def number_of_records(data: Buffer | bytes, names: Iterable[str], numbers: Iterable[int]) -> tuple[str, int] | None:
-    """Returns the stream and the block number whose key fits the first records of a block; None if none does."""
+def number_of_records(
+    data: Buffer | bytes, names: Iterable[str], numbers: Iterable[int], limit: int = MAX_TRIED_KEYS
+) -> tuple[str, int] | None:
+    """Returns the stream and the block number whose key fits the first records of a block; None if none does.
+
+    No more than `limit` keys are tried, those of the first numbers first.
+    """
     places = list(_first_places(data))
     if not places:
         return None
-    numbers = list(numbers)
-    more = range(1, max(numbers, default=0) + _MORE_NUMBERS)
-    for name in names:
-        for number in dict.fromkeys((*numbers, *more)):
-            key = highwayhash.block_key(name, number)
-            if any(is_record(data[place : place + size], 0, key) for place, size in places):
-                return name, number
+    names = list(names)
+    tried = ((name, number) for number in _tried_numbers(numbers) for name in names)
+    for name, number in islice(tried, limit):
+        key = highwayhash.block_key(name, number)
+        if any(is_record(data[place : place + size], 0, key) for place, size in places):
+            return name, number
     return None
+
+
+def _tried_numbers(numbers: Iterable[int]) -> Iterator[int]:
+    highest = 0
+    for each in numbers:
+        highest = max(highest, each)
+        yield each
+    yield from range(1, highest + _MORE_NUMBERS)
 
 
 def _first_places(data: Buffer | bytes) -> Iterator[tuple[int, int]]:

@@ -215,8 +215,8 @@ class TarFile:
     content: bytearray
 
 
-def read_files(pull: ByteSource) -> Iterator[TarFile]:
-    """Reads the files of a tar one after the other, up to its end."""
+def read_files(pull: ByteSource, *, folders: bool = False) -> Iterator[TarFile]:
+    """Reads the files of a tar one after the other, up to its end; `folders`: those may be in it, and are left out."""
     longer = ""
     while True:
         begin = pull.position
@@ -235,7 +235,7 @@ def read_files(pull: ByteSource) -> Iterator[TarFile]:
                 raise ArchiveError(f"{pull.name}: {name} has {size} bytes, at most {MAX_FILE_SIZE} are expected")
             yield TarFile(longer or name, pull.take(size))
             longer = ""
-        else:
+        elif not (folders and kind == b"5"):
             raise ArchiveError(f"{pull.name}: {name} is of type {kind!r}, only files are expected")
         pull.take(padding(size))
 

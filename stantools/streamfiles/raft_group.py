@@ -12,6 +12,7 @@ was overwritten by a later term.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from stantools.streamfiles.layout import HASH_SIZE, RecordColumns
 from stantools.streamfiles.sealing import ServerKeys
 
 META_GROUP: Final = "_meta_"
+#: names of groups of streams and consumers in memory
+_IN_MEMORY: Final = re.compile(r"[SC]-R[0-9]+M-")
 #: types of entries
 NORMAL: Final = 0
 OLD_SNAPSHOT: Final = 1
@@ -74,6 +77,11 @@ class RaftGroup:
         metadata = (self.directory.config or {}).get("metadata")
         values = metadata if isinstance(metadata, dict) else {}
         return (*(str(values.get(name, "")) for name in ("account", "stream", "consumer")),)  # type: ignore[return-value]
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its stream or consumer is stored in files, as its name tells."""
+        return _IN_MEMORY.match(self.name) is None
 
     @property
     def term(self) -> int:

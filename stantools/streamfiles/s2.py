@@ -13,6 +13,8 @@ from stantools.streamfiles import kernels
 IDENTIFIER: Final = b"\xff\x06\x00\x00S2sTwO"
 #: maximum uncompressed bytes in a chunk
 MAX_CHUNK: Final = 4 << 20
+#: Bytes of a block that are taken into memory, compressed or not: a server's has 8 MiB and a record more.
+MAX_CONTENT: Final = 64 << 20
 _HEAD_SIZE: Final = 8
 _COMPRESSED, _STORED = 0x00, 0x01
 
@@ -25,13 +27,15 @@ def decompress(data: bytes, limit: int) -> bytes:
     return content
 
 
-def unframe(data: bytes, size_of_content: int | None = None) -> bytes:
+def unframe(data: bytes, size_of_content: int | None = None, limit: int = MAX_CONTENT) -> bytes:
     """Returns the content of a framed stream; ValueError with a server's text at the first damage.
 
-    With its size, nothing after that much of it is read.
+    With its size, nothing after that much of it is read. More than the limit is no content of a block.
     """
     out, position = bytearray(), 0
     while position < len(data) and (size_of_content is None or len(out) < size_of_content):
+        if len(out) > limit:
+            raise ValueError(f"it holds more than {limit} bytes")
         kind, size = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
         end = position + 4 + size
         if end > len(data):

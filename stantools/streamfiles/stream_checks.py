@@ -1,15 +1,11 @@
 """Checks of a stream's directory beside its blocks: configuration, consumers, indexes of lifetimes, foreign files.
 
 Facts: jetstream-store.md sections 1, 2, 7, 11, 15, 18 and 20.
-
-    thw.db    | 1, u64le count, u64le sequence after the last one that it covers; for each: s due time, u sequence
-    sched.db  | 1, u64le count, u64le sequence …; for each: u16le length, subject, s due time, u sequence
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,9 +13,9 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
 from stantools.streamfiles.layout import BLOCK_NAME, INDEX, MESSAGES, NEW_BLOCK_NAME, PURGED, PURGING, ArchiveError
+from stantools.streamfiles.lifetimes import LIFETIMES_FILE, SCHEDULES_FILE, read_timers
 from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS
 from stantools.streamfiles.survey import StreamSurvey
-from stantools.streamfiles.varints import VarintReader
 
 #: highest level of the API that a configuration can require: that of 2.15
 _MAX_LEVEL: Final = 5
@@ -33,8 +29,7 @@ _CONSUMER_NAMES: Final = {"meta.inf", "meta.sum", "meta.key", "o.dat"}
 _MESSAGE_NAMES: Final = re.compile(r"[1-9][0-9]{0,9}\.(?:blk|key|idx|fss)|index\.db|thw\.db|sched\.db")
 _LIKE_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk.+")
 _TEMPORARY: Final = re.compile(r".*\.(?:tmp|new)")
-_TIMERS: Final = {"thw.db": "allow_msg_ttl", "sched.db": "allow_msg_schedules"}
-_TIMER_HEAD: Final = struct.Struct("<BQQ")
+_TIMERS: Final = {LIFETIMES_FILE: "allow_msg_ttl", SCHEDULES_FILE: "allow_msg_schedules"}
 
 
 def check_stream(survey: StreamSurvey) -> Iterator[FileFlaw]:
@@ -109,7 +104,7 @@ def _timers(stream: StoredStream, last: int) -> Iterator[FileFlaw]:
                 if (stream.config or {}).get(member) and INDEX in stream.message_names and last:
                     yield FileFlaw(FlawKind.TIMER_INDEX, file, "it is missing")
                 continue
-            _check_timers(data, last, with_subjects=name == "sched.db")
+            _check_timers(data, last, with_subjects=name == SCHEDULES_FILE)
         except NotPermittedError:
             raise
         except (ArchiveError, StoreUnreadableError) as problem:
@@ -117,20 +112,11 @@ def _timers(stream: StoredStream, last: int) -> Iterator[FileFlaw]:
 
 
 def _check_timers(data: bytes, last: int, *, with_subjects: bool) -> None:
-    if len(data) < _TIMER_HEAD.size or data[0] != 1:
-        raise ArchiveError("it does not begin with version 1")
-    _, count, stamp = _TIMER_HEAD.unpack_from(data)
-    numbers = VarintReader(data, _TIMER_HEAD.size)
-    for _ in range(numbers.bounded(count, 4 if with_subjects else 2)):
-        if with_subjects:
-            numbers.raw(int.from_bytes(numbers.raw(2), "little"))
-        numbers.signed()
-        if (sequence := numbers.take()) > last:
-            raise ArchiveError(f"it names message {sequence}, the stream ends at {last}")
-    if numbers.position != len(data):
-        raise ArchiveError(f"its {count} entries end at byte {numbers.position} of {len(data)}")
-    if stamp != last + 1:
-        raise ArchiveError(f"it covers the messages up to {stamp - 1}, the stream ends at {last}")
+    index = read_timers(data, with_subjects=with_subjects)
+    if (sequence := max((each.sequence for each in index.entries), default=0)) > last:
+        raise ArchiveError(f"it names message {sequence}, the stream ends at {last}")
+    if index.end != last + 1:
+        raise ArchiveError(f"it covers the messages up to {index.end - 1}, the stream ends at {last}")
 
 
 def _consumers(survey: StreamSurvey) -> Iterator[FileFlaw]:

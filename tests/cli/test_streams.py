@@ -199,4 +199,4 @@ def test_consumers_on_the_command_line(golden_jetstream: Path) -> None:
     code, _, stderr = run("subs", store, "--status", "ghost")
     assert code == 2 and "neither ids nor a status" in stderr
     code, _, stderr = run("subs", store, "--history")
-    assert code == 3 and "cannot be used for the history of single records" in stderr
+    assert code == 3 and "keeps no history of its consumers" in stderr

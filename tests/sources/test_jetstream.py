@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,43 @@ def test_a_cut_backup_is_read_as_far_as_it_goes(golden_jetstream: Path, tmp_path
 
 def test_a_use_that_is_not_there_is_named(golden_jetstream: Path, tmp_path: Path) -> None:
     shutil.copytree(golden_jetstream / "ok_basic15/store", tmp_path / "store")
-    with pytest.raises(NotAStoreError, match=r"JetStream store directory.*cannot be used for a compaction"):
+    with pytest.raises(NotAStoreError, match=r"JetStream store directory.*compacts its blocks itself") as problem:
         open_source(tmp_path / "store").require(Capability.COMPACTION)
+    assert f"`stantools salvage {tmp_path / 'store'} --out NEW`" in problem.value.remedy
+
+
+@pytest.mark.parametrize("verb", ["compact", "clients", "replay", "messages", "guard", "repair"])
+def test_a_verb_that_is_not_for_streams_names_one_that_is(golden_jetstream: Path, tmp_path: Path, verb: str) -> None:
+    """Of a directory, an archive of it, and a backup of one stream."""
+    store = golden_jetstream / "ok_basic15/store"
+    with tarfile.open(tmp_path / "saved.tar", "w") as tar:
+        tar.add(store, "store")
+    saved = backup(store / "jetstream/$G/streams/ORDERS", tmp_path / "saved", "stream.tar")
+    words = {
+        "compact": ("--out", str(tmp_path / "new")),
+        "messages": ("ORDERS", "--follow"),
+        "replay": ("--dry-run",),
+        "repair": ("--in-place", "--yes"),
+    }
+    for path in (store, tmp_path / "saved.tar", saved):
+        done = CliRunner().invoke(cli, [verb, str(path), *words.get(verb, ())], prog_name="stantools")
+        text = " ".join(done.output.split())
+        assert "Traceback" not in text and "unexpected" not in text and "/tmp/stantools-" not in text, text
+        if path == store and verb in ("guard", "repair"):
+            assert done.exit_code == 0, text
+        elif verb == "guard" and path == saved:
+            assert (done.exit_code, "no server starts on it" in text) == (0, True), text
+        else:
+            assert done.exit_code in (2, 3, 4) and "->" in text, text
+
+
+def test_a_backup_with_folders_in_its_archive(golden_jetstream: Path, tmp_path: Path) -> None:
+    saved = backup(golden_jetstream / "ok_basic15/store/jetstream/$G/streams/ORDERS", tmp_path / "saved", "stream.tar")
+    with tarfile.open(saved / "stream.tar", "w") as tar:
+        tar.add(golden_jetstream / "ok_basic15/store/jetstream/$G/streams/ORDERS", ".")
+    source = open_source(saved)
+    assert not source.flaws and StreamSurvey(source.streams[0]).intact == Ranges.of([(1, 65)])
+    source.release()
 
 
 def info(path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
@@ -177,3 +213,34 @@ def test_info_on_the_command_line(golden_jetstream: Path) -> None:
     for form in ("table", "csv", "ndjson"):
         done = CliRunner().invoke(cli, ["info", str(golden_jetstream / "ok_basic15/store"), "-o", form])
         assert done.exit_code == 0 and "EVENTS" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "doctor", "forecast", "subs", "salvage", "guard"])
+def test_directories_without_a_stream(tmp_path: Path, verb: str) -> None:
+    """A server has made its folders, and nothing else: a first start. Without its groups, a node begins anew."""
+    (tmp_path / "new/jetstream/$G/streams").mkdir(parents=True)
+    (tmp_path / "node/jetstream/$SYS/_js_").mkdir(parents=True)
+    (tmp_path / "node/jetstream/$SYS/note").write_text("x")
+    words = ("--out", str(tmp_path / "out")) if verb == "salvage" else ()
+    for name, says in (("new", "without any file in it"), ("node", "without a stream or a Raft group")):
+        done = CliRunner().invoke(cli, [verb, str(tmp_path / name), *words], prog_name="stantools")
+        text = " ".join(done.output.split())
+        if verb == "guard":
+            assert done.exit_code == 0 and ("a first start" in text if name == "new" else says in text), text
+        else:
+            assert done.exit_code == 3 and says in text and "-dir" not in text, text
+
+
+def test_a_node_whose_streams_were_deleted_as_orphans_is_not_healthy(golden_jetstream: Path) -> None:
+    """Their messages are in the Raft logs alone; with a node that has the directories, nothing is said of logs."""
+    nodes = golden_jetstream / "cl_after_orphans_15/store"
+    done = CliRunner().invoke(cli, ["doctor", str(nodes / "n1"), "-o", "json"], prog_name="stantools")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["state"]) == (1, "damaged")
+    assert document["next"]["commands"][1].startswith("stantools salvage")
+    done = CliRunner().invoke(cli, ["verify", str(nodes / "n1"), "-o", "json"], prog_name="stantools")
+    found = [each for each in json.loads(done.stdout)["findings"] if each["code"] == "js-orphan"]
+    assert done.exit_code == 1 and "$G/ORDERS" in found[0]["detail"]
+    done = CliRunner().invoke(cli, ["forecast", str(nodes / "n1")], prog_name="stantools")
+    assert done.exit_code == 1 and "Only Raft logs are here of $G/ORDERS" in " ".join(done.stdout.split())
+    assert open_source(golden_jetstream / "cl_ok_15/store/n1").logged_streams() == []

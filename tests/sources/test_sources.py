@@ -245,7 +245,7 @@ def test_several_stores_are_named_with_the_command_for_all(tmp_path: Path) -> No
     assert run("verify", tmp_path / "all")[0] == 0
     archive = pack(tmp_path / "all", "tar", tmp_path)
     code, _, err = run("verify", archive)
-    assert code == 3 and "several file stores (2: all/a, all/b)" in " ".join(err.split())
+    assert code == 3 and "several stores (2: all/a, all/b)" in " ".join(err.split())
     assert run("verify", archive / "all" / "b")[0] == 0
 
 

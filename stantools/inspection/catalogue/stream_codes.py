@@ -368,6 +368,15 @@ LEFTOVERS = (
         "move it elsewhere",
     ),
     FindingCode(
+        "js-orphan",
+        ERROR,
+        "a Raft log of a stream is on a node, and the stream's directory is not",
+        "the cluster deleted the directory as an orphan, 30 seconds after a start without the right meta group; or it "
+        "was left out of a copy",
+        "it keeps the log, and does not serve the stream",
+        "`stantools salvage STORE --out NEW` takes the messages from the logs, as far as they reach back",
+    ),
+    FindingCode(
         "js-nested",
         ERROR,
         "a store lies in the folder `jetstream` of another one",

@@ -207,7 +207,7 @@ def place_records(data: Buffer | bytes, key: bytes, *, with_headers: bool) -> Pl
     return placed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ServerBlock:
     """A block in a server's memory."""
 

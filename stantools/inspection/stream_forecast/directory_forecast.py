@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate
+from stantools.inspection.stream_forecast.expiry import expire_after_start
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic, StoreNotOpened, StoreState
+from stantools.inspection.stream_forecast.start_limits import apply_limits
 from stantools.inspection.stream_forecast.started_consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
@@ -230,6 +232,8 @@ class _StreamStart:
             return self._open_renamed(outcome, store, str(inner))
         try:
             store.open()
+            apply_limits(store)
+            store.apply_first_sequence()
         except StoreNotOpened as problem:
             if problem.deletes:
                 self.forecast.changes.remove_directory(stream.path)
@@ -239,6 +243,8 @@ class _StreamStart:
         self._drop_batches(config)
         if stream.server_keys is not None and not stream.encrypted:
             self._encrypt(store)
+        store.opened = replace(store.state)
+        expire_after_start(store)
         reader = BlockReader(store)
         if count := len(store.consumer_names()):
             self.forecast.log.append(("INF", f"  Recovering {count} consumers for stream - '{shown}'"))
@@ -266,9 +272,9 @@ class _StreamStart:
                 (name, change) for name, change in self.forecast.changes.files.items() if at_start.get(name) != change
             )
             self.forecast.changes.files = at_start
-        outcome.readable, outcome.stops = reading.readable, reading.stops
+        outcome.readable, outcome.stops = reading.readable | store.added, reading.stops
         if config.get("retention", "limits") == "limits":
-            outcome.delivered = reading.delivered
+            outcome.delivered = reading.delivered if reading.stops else reading.delivered | store.added
         return outcome
 
     def _config(self, outcome: StartedStream) -> Mapping[str, Any] | None:

@@ -22,7 +22,10 @@ class StreamLoss:
     intact: Ranges = field(default_factory=Ranges)  #: whole messages before the start
     gone: Ranges = field(default_factory=Ranges)  #: messages that are damaged or missing before the start
     destroyed: Ranges = field(default_factory=Ranges)  #: of these, those that are on disk no longer
-    beyond_limits: Ranges = field(default_factory=Ranges)  #: of these, those that limits of the stream remove
+    #: of the whole ones, those that limits of the stream or their own lifetime remove, whether their bytes stay or not
+    expired: Ranges = field(default_factory=Ranges)
+    removed: Ranges = field(default_factory=Ranges)  #: of the whole ones, those that a wrong index of lifetimes removes
+    fired: Ranges = field(default_factory=Ranges)  #: of the whole ones, schedules that end with their message
     unserved: Ranges = field(default_factory=Ranges)  #: of the whole ones, those that a lookup does not find
     wrong: Ranges = field(default_factory=Ranges)  #: deleted or changed messages that are served
     reused: Ranges = field(default_factory=Ranges)  #: sequences that are given a second time
@@ -49,11 +52,14 @@ def stream_loss(
         loss.destroyed = survey.intact
     elif store is not None:
         loss.destroyed = survey.intact - _remaining(survey, store)
-        loss.beyond_limits = loss.destroyed & store.beyond_limits
+    if store is not None:
+        loss.expired, loss.removed, loss.fired = (
+            survey.intact & each for each in (store.beyond_limits, store.removed, store.fired)
+        )
     loss.unserved = survey.intact - readable
     if not loaded or store is None:
         return loss
-    loss.wrong = readable - survey.intact
+    loss.wrong = readable - survey.intact - store.added
     last = store.state.last
     used = max([survey.last, *(each.before.delivered[1] for each in consumers.values() if each.before)])
     if used > last:
@@ -97,7 +103,13 @@ def loss_sentences(name: str, loss: StreamLoss) -> Iterator[str]:
     """Yields what a start does to a stream besides destroying messages, each as a clause about the server."""
     from stantools.notation import describe_ranges
 
-    hidden = loss.unserved - loss.destroyed
+    if loss.removed:
+        yield f"removes messages of {name} that thw.db wrongly counts as over: {describe_ranges(loss.removed, 4)}"
+    if expired := loss.expired - loss.destroyed:
+        yield f"removes messages of {name} whose lifetime is over, or beyond a limit: {describe_ranges(expired, 4)}"
+    if loss.fired:
+        yield f"stores the messages of due schedules of {name}, which end: {describe_ranges(loss.fired, 4)}"
+    hidden = loss.unserved - Ranges.union((loss.destroyed, loss.expired, loss.removed, loss.fired))
     if hidden:
         yield f"does not serve intact messages of {name}: {describe_ranges(hidden, 4)}"
     if loss.wrong:

@@ -179,7 +179,7 @@ def _node(
     streams = [each for each in source.streams if each.node == node]
     if not cluster.starts(node):
         return DirectoryForecast(rules.version, starts=False, exit_code=1, log=cluster.refusal(node))
-    return forecast_directory(streams, source.path.absolute() / node, rules, cluster=cluster, survey=survey)
+    return forecast_directory(streams, source.node_place(node), rules, cluster=cluster, survey=survey)
 
 
 def node_names(source: Source) -> list[str]:

@@ -1,4 +1,4 @@
-"""The start of one stream's store: its index, or a rebuild from its blocks; then tombstones and limits.
+"""The start of one stream's store: its index, or a rebuild from its blocks and tombstones.
 
 Facts: jetstream-store.md sections 5, 6, 13, 14, 16, 17, 19 and 20.
 """
@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +33,10 @@ _MIN_INDEX: Final = 32
 #: names that servers before 2.11 take for blocks
 _LOOSE_NAME: Final = re.compile(r"([0-9]{1,10})\.blk.*", re.DOTALL)
 _TOMBSTONE_SIZE: Final = 30
-_UNLIMITED: Final = 1 << 63
 #: records that are kept in memory
 _MAX_KEPT: Final = 1 << 20
+#: records that need as much memory as a block besides its own
+_ROWS_OF_BLOCK: Final = 64
 
 
 class StoreNotOpened(Exception):  # noqa: N818
@@ -75,16 +76,20 @@ class RecoveredStream:
     progress: Progress
     blocks: list[ServerBlock] = field(default_factory=list)
     state: StoreState = field(default_factory=StoreState)
-    opened: StoreState = field(default_factory=StoreState)  #: the state before a block was read for another reason
+    opened: StoreState = field(default_factory=StoreState)  #: the state once it is loaded
     trusted: bool = False  #: the state is that of index.db
     outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
-    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed
+    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed, or whose lifetime is over
+    removed: Ranges = field(default_factory=Ranges)  #: messages that a wrong index of lifetimes removed
+    fired: Ranges = field(default_factory=Ranges)  #: schedules that ended with a message
+    added: Ranges = field(default_factory=Ranges)  #: messages that the server stored after its start
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
     kept: dict[int, Ranges] = field(default_factory=dict)  #: messages before the cut of each block that is cut
     _records: OrderedDict[int, RebuiltRecords] = field(default_factory=OrderedDict)
+    _kept_rows: int = 0  #: of these, with an allowance for each block
     _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
 
     @property
@@ -107,13 +112,10 @@ class RecoveredStream:
                 self.state.last, self.state.last_time = prior.last, prior.last_time
                 if not self.state.messages and not self.rules.forgets_first:
                     self.state.first = prior.last + 1
-                self._new_block(prior.last, prior.last_time)
+                self.begin_block(prior.last, prior.last_time)
         self._remove_old_indexes()
         if prior is not None:
             self._apply_tombstones()
-        self._apply_limits()
-        self._apply_first_sequence()
-        self.opened = replace(self.state)
 
     def _finish_purge(self) -> None:
         old, new = self.stream.path / PURGED, self.stream.path / PURGING
@@ -263,9 +265,12 @@ class RecoveredStream:
 
     def _remember(self, block: ServerBlock, records: RebuiltRecords) -> RebuiltRecords:
         """Keeps the records of the blocks that were used last."""
+        if earlier := self._records.pop(block.number, None):
+            self._kept_rows -= _ROWS_OF_BLOCK + len(earlier.sequence)
         self._records[block.number] = records
-        while len(self._records) > 1 and sum(len(each.sequence) for each in self._records.values()) > _MAX_KEPT:
-            self._records.popitem(last=False)
+        self._kept_rows += _ROWS_OF_BLOCK + len(records.sequence)
+        while len(self._records) > 1 and self._kept_rows > _MAX_KEPT:
+            self._kept_rows -= _ROWS_OF_BLOCK + len(self._records.popitem(last=False)[1].sequence)
         return records
 
     def _rebuild(self) -> None:
@@ -293,14 +298,14 @@ class RecoveredStream:
         if self.blocks:
             self.last_number = self.blocks[-1].number
         else:
-            self._new_block()
+            self.begin_block()
         if self.lost:
             for block in [each for each in self.blocks if not each.messages and not each.size]:
                 if block is not self.blocks[-1]:
-                    self._drop(block)
+                    self.drop(block)
                 elif self.rules.replaces_empty:
-                    self._drop(block)
-                    self._new_block(tombstone=True)
+                    self.drop(block)
+                    self.begin_block(tombstone=True)
 
     def _rebuild_block(self, block: ServerBlock) -> bool:
         """Rebuilds the state of a block; False if the block is removed."""
@@ -312,7 +317,7 @@ class RecoveredStream:
         except ArchiveError as problem:
             if self.rules.deletes_undecoded:
                 raise StoreNotOpened(problem.message, deletes=True) from problem
-            self._drop(block)
+            self.drop(block, listed=False)
             return False
         except StoreUnreadableError as problem:
             if self.rules.deletes_undecoded:
@@ -332,7 +337,7 @@ class RecoveredStream:
         if self.rules.tombstones:
             self._tombstones.append(tombstones)
         if not block.first:
-            self._drop(block)
+            self.drop(block, listed=False)
             return False
         return True
 
@@ -355,14 +360,14 @@ class RecoveredStream:
         state.bytes += block.bytes
         self.blocks.append(block)
 
-    def _drop(self, block: ServerBlock) -> None:
+    def drop(self, block: ServerBlock, *, listed: bool = True) -> None:
         self.kept[block.number] = Ranges()
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
-        if block in self.blocks:
+        if listed:
             self.blocks.remove(block)
 
-    def _new_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
+    def begin_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
         """Begins a block; with a tombstone if a sequence has to be remembered."""
         self.last_number += 1
         block = ServerBlock(self.last_number, _TOMBSTONE_SIZE if sequence or tombstone else 0)
@@ -389,9 +394,9 @@ class RecoveredStream:
         for block in list(self.blocks):
             chosen = block.live & gone
             if chosen and not block.spoiled:
-                self._remove_from(block, chosen, limits=False)
+                self.remove_from(block, chosen, limits=False)
 
-    def _remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
+    def remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
         records = self.records(block)
         rows = (records.flags == 0) & chosen.select(records.sequence)
         size = int(records.length[rows].sum())
@@ -404,91 +409,21 @@ class RecoveredStream:
         self.state.bytes -= size
         if not block.messages:
             if block is self.blocks[-1]:
-                self._new_block(block.last, block.last_time)
-            self._drop(block)
+                self.begin_block(block.last, block.last_time)
+            self.drop(block)
         if had_first:
-            self._select_first()
+            self.select_first()
 
-    def _select_first(self) -> None:
+    def select_first(self) -> None:
         self.state.first = self.blocks[0].first if self.blocks else self.state.last + 1
 
     def live(self) -> Ranges:
         return Ranges.union(each.live for each in self.blocks)
 
-    def _setting(self, name: str) -> int:
-        value = self.config.get(name)
-        return value if isinstance(value, int) and value > 0 else _UNLIMITED
-
-    def _apply_limits(self) -> None:
-        if self.config.get("discard", "old") == "old":
-            messages, size = self._setting("max_msgs"), self._setting("max_bytes")
-            if self.state.messages > messages or self.state.bytes > size:
-                self._remove_head(messages, size)
-        if self._setting("max_age") < _UNLIMITED:
-            self._expire(self.now - self._setting("max_age"))
-        if self._setting("max_msgs_per_subject") < _UNLIMITED:
-            self._limit_subjects(self._setting("max_msgs_per_subject"))
-
-    def _remove_head(self, messages: int, size: int) -> None:
-        for block in list(self.blocks):
-            count, surplus = self.state.messages - messages, self.state.bytes - size
-            if count <= 0 and surplus <= 0:
-                return
-            records = self.records(block)
-            rows = (records.flags == 0) & block.live.select(records.sequence)
-            ends = np.cumsum(records.length[rows])
-            wanted = max(count, int(np.searchsorted(ends, surplus)) + 1 if surplus > 0 else 0)
-            if chosen := Ranges.from_sequences(records.sequence[rows][:wanted]):
-                self._remove_from(block, chosen)
-
-    def _expire(self, oldest: int) -> None:
-        """Removes messages older than a time: whole blocks first, then the head of the next one."""
-        if self.config.get("subject_delete_marker_ttl"):
-            return
-        last: tuple[int, int] | None = None
-        for block in list(self.blocks):
-            records = self.records(block)
-            rows = (records.flags == 0) & block.live.select(records.sequence)
-            times = records.timestamp[rows]
-            if not len(times) or int(times[0]) > oldest:
-                break
-            fresh = np.flatnonzero(times > oldest)
-            count = int(fresh[0]) if len(fresh) else len(times)
-            chosen = Ranges.from_sequences(records.sequence[rows][:count])
-            size = int(records.length[rows][:count].sum())
-            self.limited = True
-            self.beyond_limits = self.beyond_limits | chosen
-            self.state.messages -= count
-            self.state.bytes -= size
-            block.remove(chosen, size)
-            if len(fresh):
-                break
-            if block is self.blocks[-1]:
-                last = block.last, block.last_time
-            self._drop(block)
-        self._select_first()
-        if last and not self.blocks:
-            self.last_number = 0
-            self._new_block(*last)
-
-    def _limit_subjects(self, limit: int) -> None:
-        """Removes the oldest messages of subjects that have too many."""
-        counts: dict[int, int] = {}
-        for block in reversed(list(self.blocks)):
-            records = self.records(block)
-            rows = np.flatnonzero((records.flags == 0) & block.live.select(records.sequence))
-            beyond = []
-            for row in rows[::-1]:
-                subject = int(records.subject[row])
-                counts[subject] = counts.get(subject, 0) + 1
-                if counts[subject] > limit:
-                    beyond.append(int(records.sequence[row]))
-            if beyond:
-                self._remove_from(block, Ranges.of((each, each) for each in beyond))
-
-    def _apply_first_sequence(self) -> None:
-        wanted = self._setting("first_seq")
-        if wanted == _UNLIMITED or self.state.first > wanted:
+    def apply_first_sequence(self) -> None:
+        """Purges a stream that has to begin at a later sequence."""
+        wanted = self.config.get("first_seq")
+        if not isinstance(wanted, int) or wanted <= 0 or self.state.first > wanted:
             return
         if self.state.first == wanted and not self.rules.first_seq_purges:
             return
@@ -498,10 +433,10 @@ class RecoveredStream:
             return
         last = self.state.last if self.state.first == wanted else max(self.state.last, wanted - 1)
         for block in list(self.blocks):
-            self._drop(block)
+            self.drop(block)
         self.last_number = 0
         self.state = StoreState(0, 0, last + 1, last, self.state.last_time)
-        self._new_block(last, self.state.last_time)
+        self.begin_block(last, self.state.last_time)
         if had:
             self.changes.write(self.folder / "index.db", 0)
         else:

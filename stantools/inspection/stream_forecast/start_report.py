@@ -57,6 +57,10 @@ class StartForecasts:
         ]
         if self.is_node:
             report.lead.append(self._in_its_cluster())
+        if logged := self.source.logged_streams():
+            named = some_of(list(map(escape, logged)), _NAMED)
+            text = f"Only Raft logs are here of {named}: a salvage takes their messages from these"
+            report.lead.append((f"{text}, as far as they reach back.", "bad"))
         for each in self.forecasts if len({_effects(each) for each in self.forecasts}) > 1 else (first,):
             report.tables.append(ReportTable(_COLUMNS, [_row(name, one) for name, one in each.streams.items()]))
             report.list_remarks(_file_remarks(each), "file", ": see -o json")
@@ -71,7 +75,8 @@ class StartForecasts:
     @property
     def is_node(self) -> bool:
         """Whether the directory is one node of a cluster."""
-        return any((each.path.absolute().parents[2] / SYSTEM).is_dir() for each in self.source.streams)
+        folders = (each.path.absolute().parents[2] / SYSTEM for each in self.source.streams)
+        return bool(self.source.raft_groups) or any(each.is_dir() for each in folders)
 
     def _in_its_cluster(self) -> tuple[str, Role]:
         """Says what the server of one node does in its cluster, which has the last word on its streams."""
@@ -150,7 +155,7 @@ class SurveyCache:
 def forecast_starts(source: Source, version: str | None, survey: SurveyCache) -> StartForecasts:
     """Predicts the start of a version; else of the version that seems to have written the files, and of the newest."""
     rules = chosen_rules(source.streams, version)
-    forecasts = [forecast_directory(source.streams, source.path, each, survey=survey) for each in rules]
+    forecasts = [forecast_directory(source.streams, source.place, each, survey=survey) for each in rules]
     return StartForecasts(source, forecasts, version is not None)
 
 
@@ -208,12 +213,12 @@ def start_sentence(forecast: DirectoryForecast) -> str:
 
 
 def expiry_sentence(forecast: DirectoryForecast) -> str:
-    """Returns what the limits of streams remove at a start, without a full stop."""
-    gone = {name: each.loss.beyond_limits for name, each in forecast.streams.items() if each.loss.beyond_limits}
+    """Returns what limits of streams and lifetimes of messages remove at a start, without a full stop."""
+    gone = {name: each.loss.expired for name, each in forecast.streams.items() if each.loss.expired}
     count = counted(sum(each.count() for each in gone.values()), "intact message")
     return (
-        f"A start of nats-server {forecast.version} removes {count} that max_age or another limit of the stream no "
-        f"longer allows ({name_ranges(gone)})"
+        f"A start of nats-server {forecast.version} removes {count} that max_age, another limit of the stream or "
+        f"their own lifetime no longer allows ({name_ranges(gone)})"
     )
 
 

@@ -15,7 +15,8 @@ from stantools.progress import Progress
 from stantools.store.mapping import mapped
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.directory import StoredStream
-from stantools.streamfiles.layout import BLOCK_NAME, PURGED, PURGING
+from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, PURGED, PURGING, ArchiveError
+from stantools.streamfiles.lifetimes import LIFETIMES_FILE, SCHEDULES_FILE, read_timers
 
 _UNUSUAL: Final = frozenset({PURGED, PURGING, "batches"})
 
@@ -49,11 +50,29 @@ def is_trusted(stream: StoredStream, rules: Iterable[ServerRules], now: int) -> 
         return False
     if _exceeds(limits["max_msgs_per_subject"], max(known.subject_counts, default=0)):
         return False
-    return not (limits["max_age"] > 0 and known.messages and known.first_time <= now - limits["max_age"])
+    if limits["max_age"] > 0 and known.messages and known.first_time <= now - limits["max_age"]:
+        return False
+    return not known.messages or all(
+        not config.get(member) or _is_nothing_due(stream, file, now)
+        for member, file in (("allow_msg_ttl", LIFETIMES_FILE), ("allow_msg_schedules", SCHEDULES_FILE))
+    )
 
 
 def _exceeds(limit: int, amount: int) -> bool:
     return 0 < limit < amount
+
+
+def _is_nothing_due(stream: StoredStream, file: str, now: int) -> bool:
+    """Returns whether an index of times covers the whole stream, and no time in it has come."""
+    try:
+        data = stream.read(f"{MESSAGES}/{file}")
+        index = read_timers(data or b"", with_subjects=file == SCHEDULES_FILE)
+    except NotPermittedError:
+        raise
+    except (ArchiveError, StoreUnreadableError):
+        return False
+    assert stream.index
+    return index.end > stream.index.last and all(each.time > now for each in index.entries)
 
 
 def has_whole_blocks(stream: StoredStream, progress: Progress) -> bool:

@@ -47,6 +47,7 @@ class ServerRules:
     panics_on_headers: bool = True  #: a headers bit on a record without room for headers ends the process (13)
     completes_purges: bool = False  #: `__new_msgs__` replaces `msgs` (20)
     lifetimes: bool = False  #: messages with a lifetime expire (7)
+    schedules: bool = False  #: schedules that are due store their messages (7)
     batches: bool = False  #: batches that were not committed are removed (7)
     repeats_lookup: bool = False  #: a lookup that rebuilt a block is repeated (16.2)
     keeps_places: bool = False  #: a record whose sequence does not rise gets no place (16.2)
@@ -112,6 +113,7 @@ _2_12: Final = replace(
     api_level=3,
     panics_on_headers=False,
     batches=True,
+    schedules=True,
     forgets_empty=True,
     keeps_places=True,
     checks_places=True,

@@ -88,7 +88,7 @@ def _overview(store: FoundStore, options: TableOptions, limits: StoreLimits | No
     """In a task: the overview of one store."""
     source = store.opened()
     source = replace(source, read_options=replace(source.read_options, encryption_key=options.key.key()))
-    if source.streams:
+    if source.holds_streams:
         return _of_streams(source, options.channels)
     result, node = source_overview(source, patterns=options.channels, limits=limits, free_pages=True)
     document = result.as_json() | ({"node": node.as_json()} if node else {})

@@ -6,7 +6,7 @@ A stale node contributes messages, never deletions by absence: jetstream-store.m
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from stantools.streamfiles.raft_operations import (
 class ClusterFacts:
     """The Raft groups of one or several nodes."""
 
-    root: Path
+    node_place: Callable[[str], Path]  #: returns the directory of a node
     groups: Sequence[RaftGroup] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -93,8 +93,8 @@ class ClusterFacts:
 
     def records(self, group: RaftGroup, messages: Mapping[int, LoggedMessage], wanted: Ranges) -> MadeRecords:
         """Returns messages of a log, by their sequences."""
-        file = os.path.relpath(group.path.absolute() / "msgs", self.root.absolute())
-        return MadeRecords(file, [messages[each] for each in sorted(messages) if each in wanted])
+        file = Path(group.node, os.path.relpath(group.path.absolute() / "msgs", self.node_place(group.node)))
+        return MadeRecords(str(file), [messages[each] for each in sorted(messages) if each in wanted])
 
 
 def aligned(log: LoggedStream, chosen: ChosenRecords) -> dict[int, LoggedMessage]:

@@ -6,9 +6,8 @@ Facts: jetstream-store.md sections 4, 22 and 24.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.notation import counted, describe_ranges, parse_duration
+from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.borders import repaired
@@ -47,12 +46,11 @@ from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
+from stantools.streamfiles.lifetimes import lifetime_of
 from stantools.streamfiles.raft_operations import LoggedMessage
 from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
-_LIFETIME: Final = re.compile(rb"\r\nNats-TTL: *([^\r\n]*)", re.IGNORECASE)
-_SECOND: Final = 1_000_000_000
 #: Beyond the last message, sequences up to which a consumer's delivery is believed.
 _MOST_DELIVERED: Final = 1 << 16
 
@@ -167,7 +165,7 @@ def plan_stream_salvage(
     """
     plan = StreamSalvagePlan(source.path, places or [source.path], [])
     subjects: dict[str, list[str]] = {}
-    cluster = ClusterFacts(source.path, source.raft_groups)
+    cluster = ClusterFacts(source.node_place, source.raft_groups)
     directories = grouped(source, patterns)
     for key in cluster.names():
         if not patterns or any(subject_matches(pattern, key[1]) for pattern in patterns):
@@ -186,7 +184,7 @@ def plan_stream_salvage(
             plan.left_out += 1
             continue
         taken = subjects.get(account, ())
-        stream = _StreamPlanner(source.path, (account, name), readable, cluster, options, taken, progress).plan()
+        stream = _StreamPlanner(source.node_place, (account, name), readable, cluster, options, taken, progress).plan()
         if stream is None:
             if found:
                 plan.left_out += 1
@@ -224,7 +222,7 @@ class _SeenSequences:
 class _StreamPlanner:
     def __init__(
         self,
-        root: Path,
+        node_place: Callable[[str], Path],
         key: tuple[str, str],
         directories: Sequence[StoredStream],
         cluster: ClusterFacts,
@@ -232,7 +230,7 @@ class _StreamPlanner:
         taken: Sequence[str],
         progress: Progress | None,
     ) -> None:
-        self._root = root
+        self._node_place = node_place
         self._key = key
         self._cluster = cluster
         self._options = options
@@ -405,15 +403,13 @@ class _StreamPlanner:
                 )
 
     def _shown(self, path: Path) -> str:
-        root = self._root.absolute()
         absolute = path.absolute()
-        if not absolute.is_relative_to(root):
-            root = next(
-                each.directory.path.absolute()
-                for each in self._surveys
-                if absolute.is_relative_to(each.directory.path.absolute())
-            )
-        return os.path.relpath(absolute, root)
+        directories = (each.directory for each in self._surveys)
+        stream = next(each for each in directories if absolute.is_relative_to(each.path.absolute()))
+        root = self._node_place(stream.node)
+        if not absolute.is_relative_to(root):  # one stream, whose parts were named
+            root = stream.path.absolute()
+        return str(Path(stream.node, os.path.relpath(absolute, root)))
 
     # Configuration, end, consumers
 
@@ -512,16 +508,10 @@ def _first_expiry(chosen: ChosenRecords) -> int:
     for batch in chosen.read():
         rows = batch.columns
         for row in np.flatnonzero(rows.header_size).tolist():
-            found = _LIFETIME.search(_text(batch.buffer, rows.header_start, rows.header_size, row))
-            if found is None:
-                continue
-            text = found[1].decode("ascii", "replace")
-            try:
-                lifetime = int(text) * _SECOND if text.isdigit() else parse_duration(text)
-            except ValueError:
-                continue  # never
-            end = int(rows.timestamp[row]) + lifetime
-            first = min(first, end) if first else end
+            lifetime = lifetime_of(_text(batch.buffer, rows.header_start, rows.header_size, row))
+            if lifetime > 0:
+                end = int(rows.timestamp[row]) + lifetime
+                first = min(first, end) if first else end
     return first
 
 

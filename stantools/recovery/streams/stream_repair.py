@@ -91,10 +91,10 @@ def plan_stream_repair(
 
     found: list[tuple[list[DirectoryForecast], list[DirectoryForecast]]] = []
     for stream in source.streams:
-        before = after = start(stream, source.path)
+        before = after = start(stream, source.place)
         accepted: list[RepairStep] = []
-        for steps in _groups(stream, source.path):
-            with _shadow(stream, source.path, [*accepted, *steps]) as (shadow, root):
+        for steps in _groups(stream, source.place):
+            with _shadow(stream, source.place, [*accepted, *steps]) as (shadow, root):
                 tried = start(shadow, root)
                 renews = any(each.action == "write" for each in steps)
                 reason = _objection(survey(stream), StreamSurvey(shadow, progress), before, tried, renews=renews)
@@ -231,7 +231,7 @@ def apply_stream_repair(
     plan: StreamRepairPlan, backup_dir: Path, now: int, *, force: bool = False, quiet: float | None = None
 ) -> StreamRepairResult:
     """Takes the steps of a plan, the backup first; see `recovery.truncate.apply` for the errors."""
-    root = plan.source.path
+    root = plan.source.place
     changes = [each.change for each in plan.steps]
     backup = apply_changes(root, changes, backup_dir, "repair", force=force, quiet=quiet)
     for each in changes:
