@@ -36,8 +36,8 @@ from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.meta import ArchiveState, StreamTally
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
 #: members of a configuration that are parts of a plan, or decided by the server

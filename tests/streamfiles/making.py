@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles.batch import MessageBatch
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles.headers import header_block
 from stantools.streamfiles.reader import ArchiveReader, BlockRecords
 
@@ -55,8 +55,9 @@ def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes 
         if message.reply:
             columns.reply_start[row], columns.reply_size[row] = len(buffer), len(message.reply)
             buffer += message.reply
-    places = np.array([message.place for message in messages], np.uint64)
-    return MessageBatch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
+    made = MessageBatch(columns, memoryview(bytes(buffer)), channel, subject or channel)
+    made.stream_sequence = np.array([message.place for message in messages], np.uint64)
+    return made
 
 
 def numbered(sequences: Sequence[int], size: int = 12) -> list[Item]:

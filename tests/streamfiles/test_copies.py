@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.layout import MAX_SKIPS, OpenBlock, RecordColumns, WriteStop
+from stantools.streamfiles.record_batch import RecordBatch
 from tests.streamfiles.making import TIME, Item, batch
 
 OLD, NEW = highwayhash.block_key("ORDERS", 3), highwayhash.block_key("ORDERS", 1)

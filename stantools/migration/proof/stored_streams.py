@@ -22,8 +22,8 @@ from stantools.progress import Progress
 from stantools.recovery.streams.record_files import hashes
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.directory import StoredConsumer, StoredStream
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 #: parts of a message, with the columns that hold them

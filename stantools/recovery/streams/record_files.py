@@ -16,11 +16,11 @@ import numpy as np
 
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.damage import scan
 from stantools.streamfiles.layout import RecordColumns
 from stantools.streamfiles.raft_operations import LoggedMessage
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 if TYPE_CHECKING:
