@@ -48,7 +48,7 @@ def test_a_copy_is_as_if_written_there(items: list[Item], room: int) -> None:
     source = records(written(items, OLD, 1 << 20)[0], OLD)
     wanted, *ended = written(items, NEW, room)
     copy = block(NEW, room)
-    assert source.write(0, copy, False) == tuple(ended)
+    assert kernels.copy_records(source, 0, copy) == tuple(ended)
     assert copy.content[: copy.position].tobytes() == wanted.content[: wanted.position].tobytes()
     assert (copy.last_time, copy.position) == (wanted.last_time, wanted.position)
 
