@@ -94,7 +94,7 @@ class SalvagedInput(PreparedStream):
     def measure(self) -> ArchiveState:
         tally = StreamTally()
         for batch in self.stream.chosen.read():
-            tally.add(batch.sequence, batch.timestamp, int(batch.columns.length.sum()))
+            tally.add(batch.sequence, batch.timestamp, int(batch.length.sum()))
         return tally.state(self.stream.last)
 
     def archive(self, config: Mapping[str, Any], compression: str = "stored") -> StreamArchive:
@@ -219,17 +219,8 @@ class ExpectedRecords:
 
     def _contents(self) -> Iterator[tuple[int, _Content]]:
         for batch in self.stream.chosen.read():
-            rows = batch.columns
-            for row, sequence in enumerate(rows.sequence.tolist()):
-                texts = (
-                    bytes(batch.buffer[int(start[row]) : int(start[row]) + int(size[row])])
-                    for start, size in (
-                        (rows.subject_start, rows.subject_size),
-                        (rows.header_start, rows.header_size),
-                        (rows.data_start, rows.data_size),
-                    )
-                )
-                yield sequence, (int(rows.timestamp[row]), *texts)  # type: ignore[misc]
+            contents = zip(batch.timestamp.tolist(), batch.subjects(), batch.headers(), batch.payloads(), strict=True)
+            yield from zip(batch.sequence.tolist(), contents, strict=True)
 
     async def _read(self, js: JetStream, info: Mapping[str, Any]) -> Any:
         """Yields sequence and content of every message on the server, in rising order."""

@@ -171,7 +171,7 @@ class StreamArchive:
 
     def _sizes(self, batch: MessageBatch | RecordBatch) -> NDArray[np.int64]:
         if isinstance(batch, RecordBatch):
-            return batch.columns.length.astype(np.int64)
+            return batch.length.astype(np.int64)
         return record_sizes(batch, len(batch.channel), len(batch.subject), self._origin)[0]
 
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:

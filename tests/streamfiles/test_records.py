@@ -75,7 +75,7 @@ def scan(
     if not position and flaw is not RecordFlaw.FULL:
         assert kernel.end_of_records(block, key) == end
     part = columns.take(rows)
-    return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.__slots__ if n != "capacity"}
+    return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.names}
 
 
 class TestVectors:

@@ -273,11 +273,7 @@ class ArrowRows:
     def _replies(self, batch: MessageBatch, _: _Codes) -> pa.Array:
         if not batch.reply_size.any():
             return self._shared_constant("", len(batch))
-        replies = gather(batch.buffer, batch.reply_start, batch.reply_size)
-        try:
-            return replies.cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
+        return strings(batch.buffer, batch.reply_start, batch.reply_size)
 
     def _data(self, batch: MessageBatch, codes: _Codes) -> pa.Array:
         sizes = batch.data_size
@@ -362,3 +358,11 @@ def gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.
     target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)
     return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, target])
+
+
+def strings(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+    texts = gather(buffer, starts, sizes)
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([plain_text(text) for text in texts.to_pylist()], pa.string())

@@ -102,7 +102,7 @@ def _watched(stream: SalvagedStream, digest: MessagesDigest, progress: Progress 
         digest.add(batch)
         yield batch
         if progress:
-            progress(int(batch.columns.length.sum()))
+            progress(int(batch.length.sum()))
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:
