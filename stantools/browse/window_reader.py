@@ -108,38 +108,27 @@ class SliceStretchReader(StretchReader):
                 for offset, size in parts
             )
         batch, stops = MessageBatch.at(content, starts, stretch.subject, self._crc)
+        right = (stops == ScanStop.END) & (batch.sequence == located.sequence) & (batch.size == located.size)
+        places = zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)
+        contents = zip(batch.timestamp.tolist(), batch.replies(), batch.payloads(), strict=True)
         rows: list[Row] = []
-        for row, (offset, size, sequence) in enumerate(
-            zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)
-        ):
+        for row, ((offset, size, sequence), (timestamp, reply, data)) in enumerate(zip(places, contents, strict=True)):
             start = int(starts[row])
             if not whole and size + RECORD_HEADER_SIZE > LARGE:
                 head = content[start : start + HEAD]
                 rows.append(self._of_head(stretch, head, offset, size, sequence, int(located.timestamp[row])))
-            elif stops[row] != ScanStop.END or (batch.sequence[row], batch.size[row]) != (sequence, size):
+                continue
+            if not right[row]:
                 rows.append(_bad(stretch, content[start:], ScanStop(int(stops[row])), offset, size, sequence))
-            else:
-                rows.append(self._message(stretch, batch, row, offset))
+                continue
+            subject, flags = batch.record_subject(row), Flag(int(batch.flags[row]))
+            if stretch.subject != self.channel:
+                flags |= Flag.FOREIGN_SUBJECT
+            crc = RECORD_HEADER.unpack_from(content, start)[1]
+            file, length = stretch.files.name, len(data)
+            message = WindowMessage(sequence, timestamp, subject, reply, data, length, file, offset, size, crc, flags)
+            rows.append(self._decrypted(message))
         return rows
-
-    def _message(self, stretch: MessageStretch, batch: MessageBatch, row: int, offset: int) -> WindowMessage:
-        flags = Flag(int(batch.flags[row]))
-        if stretch.subject != self.channel:
-            flags |= Flag.FOREIGN_SUBJECT
-        message = WindowMessage(
-            int(batch.sequence[row]),
-            int(batch.timestamp[row]),
-            batch.record_subject(row),
-            batch.reply(row),
-            batch.data(row),
-            int(batch.data_size[row]),
-            stretch.files.name,
-            offset,
-            int(batch.size[row]),
-            RECORD_HEADER.unpack_from(batch.records, int(batch.offset[row]))[1],
-            flags,
-        )
-        return self._decrypted(message)
 
     def _decrypted(self, message: WindowMessage) -> WindowMessage:
         stored = message.data
