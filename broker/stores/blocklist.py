@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from broker.record_buffer import MessageRecordBuffer, Record
-from stantools.format import kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.message_batch import MessageBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -225,12 +224,9 @@ def block_of_records(records: list[Record]) -> MessageRecordBuffer:
     return block_of(b"".join(data), sizes, np.array(sequences, np.uint64), np.array(timestamps, np.int64))
 
 
-def decoded(block: MessageRecordBuffer, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:
-    """Returns the fields of messages, which point into the block, and the fault of each (`Stop`)."""
-    columns, stops = MessageColumns(len(block)), np.zeros(len(block), np.uint8)
-    data, places = block.data, block.starts - RECORD_HEADER_SIZE
-    kernels.read_messages_at(data, len(data), places, crc.unchecked, channel, columns, stops)
-    return columns, stops
+def decoded(block: MessageRecordBuffer, channel: bytes, crc: Crc) -> tuple[MessageBatch, NDArray[np.uint8]]:
+    """Returns the messages of a block with their fields, and the fault of each (`ScanStop`)."""
+    return MessageBatch.at(block.data, block.starts - RECORD_HEADER_SIZE, channel, crc.unchecked)
 
 
 def joined(blocks: list[MessageRecordBuffer]) -> MessageRecordBuffer:

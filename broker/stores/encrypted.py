@@ -15,10 +15,10 @@ from broker.stores.blocklist import EMPTY, block_of, decoded
 from broker.stores.interface import ChannelStore, MessageStore, Recovered, StateStore, StorageError
 from broker.stores.store_options import EncryptionOptions
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError, cipher_named, master_key
 from stantools.format.layout import ScanStop
+from stantools.format.message_batch import MessageBatch
 from stantools.store.limits import ChannelLimits, StoreLimits
 
 #: `bytes` is a property of the class below.
@@ -62,45 +62,32 @@ class EncryptedMessages:
         return self._inner.limits
 
     def append(self, records: MessageRecordBuffer) -> None:
-        columns, stops = decoded(records, self._name, self._crc)
+        batch, stops = decoded(records, self._name, self._crc)
         if bool((stops != ScanStop.END).any()):
             raise StorageError("a message cannot be decoded")
-        data = memoryview(records.data)
-        payloads = [
-            self._crypt.encrypt(data[start : start + size], self._cipher)
-            for start, size in zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
-        ]
-        self._inner.append(self._encode(records, columns, payloads))
+        payloads = [self._crypt.encrypt(data, self._cipher) for data in batch.payloads()]
+        self._inner.append(self._encode(records, batch, payloads))
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> MessageRecordBuffer:
         records = self._inner.read(first, count, size)
         if not len(records.sizes):
             return records
-        columns, _ = decoded(records, self._name, self._crc)
-        data = memoryview(records.data)
+        batch, _ = decoded(records, self._name, self._crc)
         payloads: list[_Bytes] = []
-        for row, (start, length) in enumerate(
-            zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
-        ):
+        for data in batch.payloads():
             try:
-                payloads.append(self._crypt.decrypt(data[start : start + length]))
+                payloads.append(self._crypt.decrypt(data))
             except DecryptError as error:
-                if not row:
+                if not payloads:
                     self._failed.report(int(records.sequences[0]), error)
                     return EMPTY
                 break
-        return self._encode(records, columns.take(len(payloads)), payloads)
+        return self._encode(records, batch.part(0, len(payloads)), payloads)
 
-    def _encode(
-        self, records: MessageRecordBuffer, columns: MessageColumns, payloads: list[_Bytes]
-    ) -> MessageRecordBuffer:
+    def _encode(self, records: MessageRecordBuffer, batch: MessageBatch, payloads: list[_Bytes]) -> MessageRecordBuffer:
         """Returns the messages of a block with other data."""
         count = len(payloads)
-        replies = None
-        if bool(columns.reply_size.any()):
-            data = memoryview(records.data)
-            spans = zip(columns.reply_start.tolist(), columns.reply_size.tolist(), strict=True)
-            replies = [bytes(data[start : start + size]) for start, size in spans]
+        replies = list(batch.replies()) if batch.reply_size.any() else None
         sequences, timestamps = records.sequences[:count], records.timestamps[:count]
         encoded, sizes = kernels.encode_messages(self._name, sequences, timestamps, replies, payloads, self._crc)
         return block_of(encoded, sizes, sequences, timestamps)

@@ -37,6 +37,7 @@ from stantools.streamfiles.layout import (
     TOMBSTONE,
     RecordColumns,
 )
+from stantools.streamfiles.record_batch import RecordBatch
 
 #: records of an entry of a map
 _STRETCH: Final = 4096
@@ -74,9 +75,7 @@ class BlockRecordReader(RecordReader):
 
     def _decode(self, entry: RecordStretch) -> Decoded:
         data = self.read(entry.start, entry.end - entry.start)
-        columns = RecordColumns(entry.rows)
-        count, _, _ = kernels.scan_records(data, 0, self._key, columns)
-        rows = columns.take(count)
+        rows = RecordBatch.read(data, 0, self._key, RecordColumns(entry.rows))[0]
         ends = np.cumsum(rows.length, dtype=np.int64)
         starts = ends - rows.length
 
@@ -86,7 +85,7 @@ class BlockRecordReader(RecordReader):
                 at, end = int(starts[row]), int(ends[row])
                 kind = RECORD_TYPES[int(rows.flags[row])]
                 stored = int.from_bytes(data[end - HASH_SIZE : end], "little")
-                fields = block_fields(data, rows, row, kind)
+                fields = block_fields(rows, row, kind)
                 found.append(FileRecord(entry.start + at, end - at, kind, True, stored, fields=fields))
             return found
 

@@ -30,7 +30,7 @@ from stantools.store.logrepair import SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import WINDOW, Buffer, MappedWindow
 from stantools.store.resync import DamagedRange, DamageKind
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 #: Maximum number of records per entry in a file that is read here.
 _STRETCH = 4096
@@ -191,7 +191,7 @@ def _add_damage(result: RecordMap, damage: DamagedRange) -> None:
 def _map_messages(result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, progress: Progress | None) -> None:
     if len(buffer) < FILE_HEADER_SIZE:
         return
-    for part in scan_slice(buffer, channel, crc):
+    for part in SliceFile(buffer, channel, crc).records():
         before = result.entries[-1].end
         if isinstance(part, DamagedRange):
             _add_damage(result, part)

@@ -27,6 +27,7 @@ from stantools.store.ranges import Ranges
 from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.flaws import FlawKind
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 #: A stream up to this number of bytes is read completely when it is opened; of a larger one its ends are.
@@ -134,16 +135,19 @@ class _BlockTimes:
         return (self._read(each) for each in self._survey.blocks)
 
     def _read(self, block: BlockSurvey) -> Iterator[TimedRows]:
-        for number, (_, columns) in enumerate(self._survey.records(block)):
-            rows = places_of(columns.take(self._survey.intact.select(columns.sequence)))
-            if len(rows):
-                yield TimedRows(rows.copied(), partial(self._again, block, number))
+        for number, rows in enumerate(self._survey.records(block)):
+            places = self._intact(rows)
+            if len(places):
+                yield TimedRows(places, partial(self._again, block, number))
 
     def _again(self, block: BlockSurvey, number: int) -> MessageRecords:
-        for at, (_, columns) in enumerate(self._survey.records(block)):
+        for at, rows in enumerate(self._survey.records(block)):
             if at == number:
-                return places_of(columns.take(self._survey.intact.select(columns.sequence))).copied()
+                return self._intact(rows)
         raise StoreUnreadableError(f"{block.file.path}: has changed since it was read")
+
+    def _intact(self, rows: RecordBatch) -> MessageRecords:
+        return places_of(rows.take(self._survey.intact.select(rows.sequence))).copied()
 
 
 def _listed(stream: StoredStream) -> Iterator[ListedFile]:

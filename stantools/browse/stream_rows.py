@@ -41,6 +41,7 @@ from stantools.streamfiles.layout import (
     RECORD_HEAD_SIZE,
     RecordColumns,
 )
+from stantools.streamfiles.record_batch import RecordBatch
 
 #: contents of compressed or encrypted blocks that are kept
 _CONTENTS: Final = 2
@@ -66,10 +67,10 @@ class StoredBlock:
         return self.file.path
 
 
-def places_of(rows: RecordColumns, start: int = 0) -> MessageRecords:
+def places_of(rows: RecordBatch, start: int = 0) -> MessageRecords:
     """Returns the places of messages that were read from offset `start` on."""
     size = rows.length - np.uint32(RECORD_HEADER_SIZE)
-    return MessageRecords.of(rows.subject_start - RECORD_HEAD_SIZE + start, size, rows.sequence, rows.timestamp)
+    return MessageRecords.of(rows.offset + start, size, rows.sequence, rows.timestamp)
 
 
 class BlockStretchReader(StretchReader):
@@ -125,17 +126,16 @@ class BlockStretchReader(StretchReader):
                 self._contents.popitem(last=False)
         return content
 
-    def _records(self, stretch: MessageStretch, start: int, end: int) -> tuple[bytes, RecordColumns]:
-        """Returns bytes of a block, and the messages among their records that count."""
+    def _records(self, stretch: MessageStretch, start: int, end: int) -> RecordBatch:
+        """Returns the messages among the records in a part of a block that count."""
         block = stretch.files
         assert isinstance(block, StoredBlock)
         raw = self.read_block(block, start, end - start)
         columns = RecordColumns(len(raw) // EMPTY_RECORD_SIZE + 1)
-        count, _, _ = kernels.scan_records(raw, 0, block.key, columns)
-        return raw, counted_rows(columns.take(count), block.live)
+        return counted_rows(RecordBatch.read(raw, 0, block.key, columns)[0], block.live)
 
     def _scan(self, stretch: MessageStretch, start: int, end: int, count: int) -> MessageRecords:
-        return places_of(self._records(stretch, start, end)[1].take(slice(count)), start)
+        return places_of(self._records(stretch, start, end).take(slice(count)), start)
 
     def _first(self, stretch: MessageStretch, number: int) -> MessageRecords:
         start = int(stretch.offsets[number])
@@ -146,8 +146,8 @@ class BlockStretchReader(StretchReader):
 
     def texts(self, stretch: MessageStretch, located: MessageRecords) -> StoredTexts:
         start = int(located.offset[0])
-        raw, rows = self._records(stretch, start, located.end)
-        wanted, there = located.offset - start, rows.subject_start - RECORD_HEAD_SIZE
+        rows = self._records(stretch, start, located.end)
+        wanted, there, raw = located.offset - start, rows.offset, bytes(rows.buffer)
         at = np.minimum(np.searchsorted(there, wanted), max(len(there) - 1, 0))
         good = (there[at] == wanted) if len(there) else np.zeros(len(wanted), np.bool_)
         if not len(there):
@@ -207,7 +207,7 @@ def _beginning(raw: bytes) -> tuple[bytes, bytes, bytes]:
     return subject, raw[at + HEADER_LENGTH_SIZE : end], raw[end:]
 
 
-def counted_rows(rows: RecordColumns, live: Ranges | None) -> RecordColumns:
+def counted_rows(rows: RecordBatch, live: Ranges | None) -> RecordBatch:
     """Returns the messages among records; with `live`, those of them that are in it."""
     chosen = rows.flags == 0
     if live is not None:
@@ -277,7 +277,7 @@ def block_parts(
     return SliceParts(block.name, mark, pieces, exact=live is not None)
 
 
-def _runs_and_gaps(block: StoredBlock, pieces: Iterator[RecordColumns | Gap]) -> Iterator[MessageStretch | Gap]:
+def _runs_and_gaps(block: StoredBlock, pieces: Iterator[RecordBatch | Gap]) -> Iterator[MessageStretch | Gap]:
     run: _OpenRun | None = None
     for piece in pieces:
         if isinstance(piece, Gap):

@@ -16,7 +16,7 @@ import numpy as np
 
 from stantools.browse.histogram import Counter, Histogram, Samples, bucket_width
 from stantools.errors import StoreUnreadableError
-from stantools.format.columns import MessageColumns, MessageRecords
+from stantools.format.columns import MessageRecords
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
@@ -25,7 +25,7 @@ from stantools.store.indexes import SliceIndex
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import BATCH_ROWS, open_slice, scan_slice
+from stantools.store.slice_reader import SliceFile
 
 #: Bins over the whole time: enough for some steps of zooming in without reading again.
 BINS = 8192
@@ -275,12 +275,12 @@ class SliceTimes:
         return (self._read(files, files.data) for files in self._files.slices if files.data is not None)
 
     def _read(self, files: SliceFiles, data: Path) -> Iterator[TimedRows]:
-        channel = self._files.raw_name
-        with open_slice(files, channel, self._crc, by_index=files.number not in self._distrusted) as opened:
+        trusted = files.number not in self._distrusted
+        with SliceFile.open(files, self._files.raw_name, self._crc, by_index=trusted) as opened:
             if opened.index is not None and not opened.problem:
                 yield from self._from_index(files, opened.index)
                 return
-            for part in scan_slice(opened.data, channel, self._crc):
+            for part in opened.records():
                 if isinstance(part, DamagedRange):
                     continue
                 if self._kept < _MAX_KEPT_ROWS:
@@ -288,7 +288,7 @@ class SliceTimes:
                     self._kept += len(kept)
                     yield TimedRows(kept, lambda kept=kept: kept)  # type: ignore[misc]
                 else:
-                    again = partial(self._scanned, data, int(part.offset[0]), part.end, len(part))
+                    again = partial(self._scanned, data, int(part.offset[0]), part.end)
                     yield TimedRows(part, again)
 
     def _from_index(self, files: SliceFiles, index: SliceIndex) -> Iterator[TimedRows]:
@@ -301,10 +301,9 @@ class SliceTimes:
                 yield TimedRows(rows, partial(_indexed, files.index, at, at + len(rows)))
                 at += len(rows)
 
-    def _scanned(self, data: Path, begin: int, end: int, count: int) -> MessageRecords:
+    def _scanned(self, data: Path, begin: int, end: int) -> MessageRecords:
         with mapped(data) as buffer:
-            columns = MessageColumns(min(count, BATCH_ROWS))
-            scan = scan_slice(buffer, self._files.raw_name, self._crc, columns=columns, start=begin, until=end)
+            scan = SliceFile(buffer, self._files.raw_name, self._crc).records(begin, end)
             return MessageRecords.joined(part for part in scan if not isinstance(part, DamagedRange))
 
 

@@ -36,10 +36,9 @@ from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.growing_channel import Sign, sign
 from stantools.store.indexes import IndexRecord, SliceIndex
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange, DamageKind
-from stantools.store.slice_reader import OpenSlice, open_slice, scan_slice
+from stantools.store.slice_reader import SliceFile
 
 #: Slices at the start and at the end of a channel that are read when it is opened.
 _FIRST_SLICES, _LAST_SLICES = 128, 32
@@ -157,7 +156,7 @@ class Builder:
     def _read(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
         if files.data is not None:
             try:
-                with open_slice(files, self._channel, self._crc) as opened:
+                with SliceFile.open(files, self._channel, self._crc) as opened:
                     pieces = self._of_index(files, opened, progress)
                     if pieces is not None:
                         return pieces
@@ -165,21 +164,21 @@ class Builder:
                 return (RowNote(RowNoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
         return self._of_survey(survey_slice(files, self._channel, self._crc, progress))
 
-    def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
+    def _of_index(self, files: SliceFiles, opened: SliceFile, progress: Progress | None) -> tuple[Piece, ...] | None:
         """Returns the pieces by the index and those after it, or None if the index is not enough."""
         if opened.index is None or (opened.problem and not self._live):
             return None
         stretches = _stretches(files, opened.index, progress)
         if stretches is None:
             return None
-        unindexed = self._after_index(files, opened.data, stretches[-1].end)
+        unindexed = self._after_index(files, opened, stretches[-1].end)
         return (*(replace(each, subject=self._channel) for each in stretches), *unindexed)
 
-    def _after_index(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
+    def _after_index(self, files: SliceFiles, opened: SliceFile, start: int) -> Iterator[Piece]:
         """Iterates over messages that the index does not name yet."""
-        builder = RunBuilder(files, self._channel, data)
+        builder = RunBuilder(files)
         damages: list[NeighbourSequences] = []
-        for part in scan_slice(data, self._channel, self._crc, start=start):
+        for part in opened.records(start):
             if isinstance(part, DamagedRange):
                 builder.close()
                 damages.append(NeighbourSequences(part, 0, 0))

@@ -23,6 +23,7 @@ from stantools.format.layout import (
     Flag,
     ScanStop,
 )
+from stantools.format.message_batch import MessageBatch
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.store.indexes import SliceIndex
@@ -49,11 +50,9 @@ class SliceStretchReader(StretchReader):
     def texts(self, stretch: MessageStretch, located: MessageRecords) -> StoredTexts:
         start = int(located.offset[0])
         raw = self.read(stretch, start, located.end - start)
-        offsets = located.offset - start
-        columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
-        kernels.read_messages_at(raw, len(raw), offsets, self._crc.unchecked, stretch.subject, columns, stops)
-        fields = (columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)
-        return StoredTexts(raw, columns.offset, columns.ends, stops == ScanStop.END, fields)
+        batch, stops = MessageBatch.at(raw, located.offset - start, stretch.subject, self._crc.unchecked)
+        fields = (batch.data_start, batch.data_size), (batch.reply_start, batch.reply_size)
+        return StoredTexts(raw, batch.offset, batch.ends, stops == ScanStop.END, fields)
 
     def payload(self, stored: bytes) -> bytes:
         if self._cipher is not None and stored:
@@ -108,49 +107,28 @@ class SliceStretchReader(StretchReader):
                 self._open.read(path, offset, size).ljust(size, b"\0") if size <= LARGE or whole else b""
                 for offset, size in parts
             )
-        columns, stops = MessageColumns(len(sizes)), np.zeros(len(sizes), np.uint8)
-        kernels.read_messages_at(content, len(content), starts, self._crc, stretch.subject, columns, stops)
+        batch, stops = MessageBatch.at(content, starts, stretch.subject, self._crc)
+        right = (stops == ScanStop.END) & (batch.sequence == located.sequence) & (batch.size == located.size)
+        places = zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)
+        contents = zip(batch.timestamp.tolist(), batch.replies(), batch.payloads(), strict=True)
         rows: list[Row] = []
-        for row, (offset, size, sequence) in enumerate(
-            zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)
-        ):
+        for row, ((offset, size, sequence), (timestamp, reply, data)) in enumerate(zip(places, contents, strict=True)):
             start = int(starts[row])
             if not whole and size + RECORD_HEADER_SIZE > LARGE:
                 head = content[start : start + HEAD]
                 rows.append(self._of_head(stretch, head, offset, size, sequence, int(located.timestamp[row])))
-            elif stops[row] != ScanStop.END or (columns.sequence[row], columns.size[row]) != (sequence, size):
+                continue
+            if not right[row]:
                 rows.append(_bad(stretch, content[start:], ScanStop(int(stops[row])), offset, size, sequence))
-            else:
-                rows.append(self._message(stretch, content, start, offset, columns, row))
+                continue
+            subject, flags = batch.record_subject(row), Flag(int(batch.flags[row]))
+            if stretch.subject != self.channel:
+                flags |= Flag.FOREIGN_SUBJECT
+            crc = RECORD_HEADER.unpack_from(content, start)[1]
+            file, length = stretch.files.name, len(data)
+            message = WindowMessage(sequence, timestamp, subject, reply, data, length, file, offset, size, crc, flags)
+            rows.append(self._decrypted(message))
         return rows
-
-    def _message(
-        self, stretch: MessageStretch, content: bytes, start: int, offset: int, columns: MessageColumns, row: int
-    ) -> WindowMessage:
-        flags = Flag(int(columns.flags[row]))
-        size = int(columns.size[row])
-        subject = stretch.subject
-        if flags & Flag.FOREIGN_SUBJECT:
-            begin = start + RECORD_HEADER_SIZE
-            subject = bytes(gogo.decode(pb.MsgProto, content[begin : begin + size]).subject)
-        elif subject != self.channel:
-            flags |= Flag.FOREIGN_SUBJECT
-        reply = int(columns.reply_start[row])
-        begin, length = int(columns.data_start[row]), int(columns.data_size[row])
-        message = WindowMessage(
-            int(columns.sequence[row]),
-            int(columns.timestamp[row]),
-            subject,
-            content[reply : reply + int(columns.reply_size[row])],
-            content[begin : begin + length],
-            length,
-            stretch.files.name,
-            offset,
-            size,
-            RECORD_HEADER.unpack_from(content, start)[1],
-            flags,
-        )
-        return self._decrypted(message)
 
     def _decrypted(self, message: WindowMessage) -> WindowMessage:
         stored = message.data

@@ -89,6 +89,11 @@ class MessageRecords(_ColumnSet):
     def __len__(self) -> int:
         return self.capacity
 
+    def take(self, rows: int) -> Self:
+        if not 0 <= rows <= self.capacity:
+            raise ValueError(f"{rows} rows of {self.capacity}")
+        return self.part(0, rows)
+
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each record ends."""
@@ -139,8 +144,8 @@ class MessageColumns(MessageRecords):
         self.reply_size = np.zeros(capacity, np.uint32)
         self.flags = np.zeros(capacity, np.uint8)
 
-    def part(self, low: int, high: int) -> MessageColumns:
-        part = object.__new__(MessageColumns)
+    def part(self, low: int, high: int) -> Self:
+        part = object.__new__(type(self))
         part.capacity = high - low
         # Written out: merging channels calls this for every few messages.
         part.offset = self.offset[low:high]

@@ -21,7 +21,8 @@ from stantools.streamfiles.blocks import BlockContent, number_of_records
 from stantools.streamfiles.damage import FLAW_TEXTS, Gap, scan
 from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.headers import header_fields
-from stantools.streamfiles.layout import HASH_SIZE, MESSAGES, RecordColumns
+from stantools.streamfiles.layout import HASH_SIZE, MESSAGES
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.sealing import ServerKeys
 
 RECORD_TYPES = ("message", "tombstone", "erased", "erased")
@@ -77,18 +78,15 @@ def _records(data: Buffer | bytes, key: bytes) -> Iterator[FileRecord]:
         for row, length in enumerate(piece.length.tolist()):
             stored = int.from_bytes(data[at + length - HASH_SIZE : at + length], "little")
             kind = RECORD_TYPES[int(piece.flags[row])]
-            yield FileRecord(at, length, kind, True, stored, stored, fields=block_fields(data, piece, row, kind))
+            yield FileRecord(at, length, kind, True, stored, stored, fields=block_fields(piece, row, kind))
             at += length
 
 
-def block_fields(data: Buffer | bytes, rows: RecordColumns, row: int, kind: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {"sequence": int(rows.sequence[row]), "timestamp": int(rows.timestamp[row])}
+def block_fields(batch: RecordBatch, row: int, kind: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"sequence": int(batch.sequence[row]), "timestamp": int(batch.timestamp[row])}
     if kind != "message":
         return fields
-    start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
-    header_start, header_size = int(rows.header_start[row]), int(rows.header_size[row])
-    data_start, data_size = int(rows.data_start[row]), int(rows.data_size[row])
-    fields["subject"] = text(bytes(data[start : start + size]))
-    if header_size:
-        fields["headers"] = header_fields(bytes(data[header_start : header_start + header_size]))
-    return fields | {"size": data_size, "data": bytes(data[data_start : data_start + data_size])}
+    fields["subject"] = text(batch.subject(row))
+    if headers := batch.header(row):
+        fields["headers"] = header_fields(headers)
+    return fields | {"size": int(batch.data_size[row]), "data": batch.data(row)}

@@ -40,7 +40,7 @@ from stantools.store.mapping import Buffer
 from stantools.store.raft import OpenLog
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 
 class FileKind(enum.StrEnum):
@@ -257,7 +257,7 @@ def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -
 def _messages(buffer: Buffer, crc: Crc, channel: bytes) -> Iterator[FileRecord]:
     if len(buffer) < FILE_HEADER_SIZE:
         return
-    for part in scan_slice(buffer, channel, crc):
+    for part in SliceFile(buffer, channel, crc).records():
         if isinstance(part, DamagedRange):
             stored, computed = _crcs(buffer, part.offset, part.length, crc)
             fields = _message_fields(part.repair.message) if part.repair else {}

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
+from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE
+from stantools.format.message_batch import MessageBatch
 from stantools.format.proto import store_pb2 as pb
 from stantools.lazy_numpy import np
 from stantools.store.directory import SliceFiles
-from stantools.store.mapping import WINDOW, Buffer, mapped
+from stantools.store.mapping import WINDOW, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import among, scan_slice
+from stantools.store.slice_reader import BATCH_ROWS, SliceFile, among
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,15 +75,10 @@ _MARK_DISTANCE = 1 << 16
 
 
 class RunBuilder:
-    """Combines batches of good records into runs.
+    """Combines batches of good records into runs. The last run in `found` may continue."""
 
-    `channel` is the channel's name as stored in subjects. The last run in `found` may continue.
-    """
-
-    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[RecordRun] = ()) -> None:
+    def __init__(self, files: SliceFiles, found: Sequence[RecordRun] = ()) -> None:
         self.files = files
-        self._channel = channel
-        self._buffer = buffer
         self._pieces: list[Ranges] = []
         self._run: RecordRun | None = None
         self.runs: list[RecordRun] = list(found)  #: the runs, after `close`
@@ -97,46 +92,28 @@ class RunBuilder:
         """The last sequence of the run that is being built, 0 if there is none."""
         return self._pieces[-1].last if self._run else 0
 
-    def add(self, columns: MessageColumns) -> None:
+    def add(self, batch: MessageBatch) -> None:
         """Adds a batch that directly follows the one before."""
-        sequence = columns.sequence
-        cuts = np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1
-        if int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
-            self._add_mixed(columns, set(cuts.tolist()))
-            return
-        bounds = [0, *cuts.tolist(), len(sequence)]
-        for low, high in pairwise(bounds):
-            self._extend(columns, low, high, self._channel)
+        sequence = batch.sequence
+        cuts = (np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1).tolist()
+        if batch.has_foreign:
+            subjects = [batch.record_subject(row) for row in range(len(batch))]
+            cuts = sorted({*cuts, *(row for row, pair in enumerate(pairwise(subjects), 1) if pair[0] != pair[1])})
+        for low, high in pairwise([0, *cuts, len(batch)]):
+            self._extend(batch.part(low, high))
 
-    def _add_mixed(self, columns: MessageColumns, cuts: set[int]) -> None:
-        low, current = 0, self._subject(columns, 0)
-        for row in range(1, len(columns.sequence)):
-            subject = self._subject(columns, row)
-            if subject != current or row in cuts:
-                self._extend(columns, low, row, current)
-                low, current = row, subject
-        self._extend(columns, low, len(columns.sequence), current)
-
-    def _subject(self, columns: MessageColumns, row: int) -> bytes:
-        if not int(columns.flags[row]) & Flag.FOREIGN_SUBJECT:
-            return self._channel
-        start = int(columns.offset[row]) + RECORD_HEADER_SIZE
-        payload = self._buffer[start : start + int(columns.size[row])]
-        return bytes(gogo.decode(pb.MsgProto, payload).subject)
-
-    def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
-        part = columns.part(low, high)
+    def _extend(self, part: MessageBatch) -> None:
         first, last = int(part.sequence[0]), int(part.sequence[-1])
-        whole = last - first + 1 == len(part.sequence)
+        whole = last - first + 1 == len(part)
         self.extend(
             RecordRun(
                 self.files,
-                subject,
+                part.record_subject(0),
                 start=int(part.offset[0]),
                 end=part.end,
                 sequences=Ranges.of([(first, last)]) if whole else Ranges.from_sequences(part.sequence),
-                count=high - low,
-                bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),
+                count=len(part),
+                bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(part),
                 first_timestamp=int(part.timestamp[0]),
                 last_timestamp=int(part.timestamp[-1]),
                 payload=int(part.data_size.sum(dtype=np.uint64)),
@@ -322,31 +299,31 @@ def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, 
 
 
 def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
-    for data, batch in read_run(run, sequences, crc.unchecked):
+    for batch in read_run(run, sequences, crc.unchecked):
         for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
-            yield gogo.decode(pb.MsgProto, data[start : start + size])
+            yield gogo.decode(pb.MsgProto, batch.records[start : start + size])
 
 
 def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.void]:
     parts: list[NDArray[np.void]] = []
-    for data, batch in read_run(run, sequences, crc.unchecked):
+    for batch in read_run(run, sequences, crc.unchecked):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
         part["sequence"] = batch.sequence
         part["timestamp"] = batch.timestamp
         part["size"] = batch.size
         place = batch.offset[:, None] + np.arange(4, 8)
-        part["crc"] = np.ascontiguousarray(np.frombuffer(data, np.uint8)[place]).view("<u4").reshape(-1)
+        part["crc"] = np.ascontiguousarray(np.frombuffer(batch.records, np.uint8)[place]).view("<u4").reshape(-1)
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
 
 
 def read_run(
-    run: RecordRun, wanted: Ranges, crc: Crc, *, columns: MessageColumns | None = None, max_bytes: int = WINDOW
-) -> Iterator[tuple[Buffer, MessageColumns]]:
-    """Reads messages of a run again, with the buffer that they point into; each batch is valid until the next.
+    run: RecordRun, wanted: Ranges, crc: Crc, *, rows: int = BATCH_ROWS, max_bytes: int = WINDOW
+) -> Iterator[MessageBatch]:
+    """Reads messages of a run again; each batch is valid until the next.
 
-    `wanted` are sequences of the run, `max_bytes` bounds a batch. Raises StoreUnreadableError if the file has changed
-    since it was scanned.
+    `wanted` are sequences of the run; `rows` and `max_bytes` bound a batch. Raises StoreUnreadableError if the file
+    has changed since it was scanned.
     """
     path, count, found, last = run.slice.data, wanted.count(), 0, 0
     assert path is not None
@@ -355,18 +332,19 @@ def read_run(
     with mapped(path, sequential=True) as data:
         if len(data) < run.end:
             raise _changed(path, len(data))
-        for batch in scan_slice(data[: run.end], run.subject, crc, columns=columns, start=start, max_bytes=max_bytes):
+        part_of_file = SliceFile(data[: run.end], run.subject, crc)
+        for batch in part_of_file.records(start, rows=min(rows, run.count), max_bytes=max_bytes):
             if isinstance(batch, DamagedRange):
                 raise _changed(path, batch.offset)
             sequence = batch.sequence
             rises = int(sequence[0]) > last and not bool((sequence[1:] <= sequence[:-1]).any())
-            if not rises or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
+            if not rises or batch.has_foreign:
                 raise _changed(path, int(batch.offset[0]))
             last = int(sequence[-1])
             part = batch if whole else among(batch, wanted)
             if part.capacity:
                 found += part.capacity
-                yield data, part
+                yield part
             if last >= wanted.last:
                 break
         if found != count or (whole and last != wanted.last):

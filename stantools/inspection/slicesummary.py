@@ -20,16 +20,12 @@ from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import SliceIndex
 from stantools.store.limits import ChannelLimits
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
 from stantools.store.slice_reader import (
     SAMPLES,
-    OpenSlice,
+    SliceFile,
     index_ends,
-    open_slice,
-    samples_look_encrypted,
-    scan_slice,
     slice_rows,
 )
 
@@ -186,16 +182,13 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
     if files.data is None:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
-        with open_slice(files, channel, crc) as opened:
-            if opened.index is not None:
-                return _from_index(files, opened, opened.index, channel, crc)
-            problem = opened.header_error or opened.problem
-            return _from_scan(files, opened.data, channel, crc, problem)
+        with SliceFile.open(files, channel, crc) as opened:
+            return _from_scan(files, opened) if opened.index is None else _from_index(files, opened, opened.index)
     except StoreUnreadableError as error:
         return SliceSummary(files, problems=(error.message,))
 
 
-def _from_index(files: SliceFiles, opened: OpenSlice, index: SliceIndex, channel: bytes, crc: Crc) -> SliceSummary:
+def _from_index(files: SliceFiles, opened: SliceFile, index: SliceIndex) -> SliceSummary:
     first, last, count = index[0], index[-1], len(index)
     # Encryption may have been turned on or off in between.
     half = SAMPLES // 2
@@ -210,17 +203,18 @@ def _from_index(files: SliceFiles, opened: OpenSlice, index: SliceIndex, channel
         last.timestamp,
         SummarySource.INDEX,
         (opened.problem,) if opened.problem else (),
-        samples_look_encrypted(opened.data, (index[row].offset for row in sampled), channel, crc),
+        opened.look_encrypted(index[row].offset for row in sampled),
     )
 
 
-def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, problem: str) -> SliceSummary:
+def _from_scan(files: SliceFiles, opened: SliceFile) -> SliceSummary:
     summary = SliceSummary(files)
+    problem = opened.header_error or opened.problem
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
     first_offsets: list[int] = []
     offsets: list[int] = []
-    for part in scan_slice(data, channel, crc):
+    for part in opened.records():
         if isinstance(part, DamagedRange):
             damaged += 1
             bytes_damaged += part.length
@@ -237,6 +231,6 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
     summary.source = SummarySource.SCAN if summary.count else SummarySource.NOTHING
     if summary.count:
-        summary.encrypted = samples_look_encrypted(data, dict.fromkeys([*first_offsets, *offsets]), channel, crc)
+        summary.encrypted = opened.look_encrypted(dict.fromkeys([*first_offsets, *offsets]))
     summary.problems = tuple(problems)
     return summary

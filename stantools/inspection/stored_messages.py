@@ -17,22 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns, MessageRecords
 from stantools.format.crc import Crc
-from stantools.format.encryption import ChannelCipher, DecryptError
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, ScanStop
-from stantools.format.proto import store_pb2 as pb
+from stantools.format.encryption import ChannelCipher
+from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.growing_channel import ChannelFollower, ChannelPiece, LostRange
 from stantools.store.growing_slice import ChannelPosition
 from stantools.store.indexes import SliceIndex
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import mapped
 from stantools.store.ranges import Bounds
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import open_slice, scan_slice
+from stantools.store.slice_reader import SliceFile
 
 _BATCH = 4096
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -91,7 +90,6 @@ class MessageReader:
         slices = [*files.slices, *(files.archived if archived else [])]
         self._slices = sorted((s for s in slices if s.data), key=lambda each: (each.number, not each.archived))
         self._columns = MessageColumns(_BATCH)
-        self._stops: npt.NDArray[np.uint8] = np.zeros(_BATCH, np.uint8)
 
     def last_sequence(self) -> int:
         """Returns the channel's last sequence as the server counts, 0 if there is none."""
@@ -115,7 +113,8 @@ class MessageReader:
         assert piece.files.data is not None
         try:
             with mapped(piece.files.data) as data:
-                yield from self._scan(piece.files, data[: piece.end], selection, start=piece.start)
+                opened = SliceFile(data[: piece.end], self._channel, self._crc)
+                yield from self._scan(piece.files, opened, selection, start=piece.start)
         except StoreUnreadableError as error:
             yield ReadProblem(piece.files.name, None, None, None, error.message)
 
@@ -142,45 +141,43 @@ class MessageReader:
     ) -> Iterator[StoredMessage | ReadProblem]:
         assert files.data is not None
         try:
-            with open_slice(files, self._channel, self._crc) as opened:
-                data = opened.data
+            with SliceFile.open(files, self._channel, self._crc) as opened:
                 if opened.index is not None:
-                    yield from self._indexed(files, data, opened.index, selection, limit)
+                    yield from self._indexed(files, opened, opened.index, selection, limit)
                     return
                 if opened.header_error:
-                    yield ReadProblem(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, opened.header_error)
+                    size = min(len(opened.data), FILE_HEADER_SIZE)
+                    yield ReadProblem(files.name, 0, size, None, opened.header_error)
                 elif opened.problem:
                     yield ReadProblem((files.index or files.data).name, None, None, None, opened.problem)
-                yield from self._scan(files, data, selection)
+                yield from self._scan(files, opened, selection)
         except StoreUnreadableError as error:
             yield ReadProblem(files.name, None, None, None, error.message)
 
     def _indexed(
-        self, files: SliceFiles, data: Buffer, index: SliceIndex, selection: Selection, limit: int | None
+        self, files: SliceFiles, opened: SliceFile, index: SliceIndex, selection: Selection, limit: int | None
     ) -> Iterator[StoredMessage | ReadProblem]:
         """Iterates over messages by their index records, as long as these are right, then by a scan."""
         given = -1
         for part in _chosen_rows(index, selection, None if selection.pattern else limit):
-            kernels.read_messages_at(data, len(data), part.offset, self._crc, self._channel, self._columns, self._stops)
-            columns = self._columns.take(len(part))
-            good = self._stops[: len(part)] == ScanStop.END
-            good &= (columns.sequence == part.sequence) & (columns.size == part.size)
+            batch, stops = MessageBatch.at(opened.data, part.offset, self._channel, self._crc, self._columns)
+            good = (stops == ScanStop.END) & (batch.sequence == part.sequence) & (batch.size == part.size)
             wrong = np.flatnonzero(~good)
-            right = columns.take(int(wrong[0]) if len(wrong) else len(part))
-            yield from self._decode(files, data, right, selection)
-            given = int(right.offset[-1]) if right.capacity else given
+            right = batch.part(0, int(wrong[0]) if len(wrong) else len(part))
+            yield from self._decode(files, right, selection)
+            given = int(right.offset[-1]) if len(right) else given
             if len(wrong):
                 # The index is wrong from here on: scan the data, and repeat nothing.
-                yield from self._scan(files, data, selection, given=given)
+                yield from self._scan(files, opened, selection, given=given)
                 return
         last = index[-1]
-        if last.end < len(data) and (selection.last is None or selection.last > last.sequence):
-            yield from self._scan(files, data, selection, start=last.end, unindexed=True, before=last.sequence)
+        if last.end < len(opened.data) and (selection.last is None or selection.last > last.sequence):
+            yield from self._scan(files, opened, selection, start=last.end, unindexed=True, before=last.sequence)
 
     def _scan(
         self,
         files: SliceFiles,
-        data: Buffer,
+        opened: SliceFile,
         selection: Selection,
         *,
         start: int = FILE_HEADER_SIZE,
@@ -194,7 +191,7 @@ class MessageReader:
         messages found here. `before` is the sequence of the message before the start.
         """
         pending: list[DamagedRange] = []
-        for part in scan_slice(data, self._channel, self._crc, start=start):
+        for part in opened.records(start):
             if isinstance(part, DamagedRange):
                 if part.offset > given:
                     pending.append(part)
@@ -213,9 +210,9 @@ class MessageReader:
             before = int(part.sequence[-1])
             wanted = chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
             if wanted.all():
-                yield from self._decode(files, data, part, selection)
+                yield from self._decode(files, part, selection)
             elif wanted.any():
-                yield from self._decode(files, data, part.pick(wanted), selection)
+                yield from self._decode(files, part.pick(wanted), selection)
         yield from self._damages(files, pending, selection, before, None)
 
     def _damages(
@@ -235,57 +232,20 @@ class MessageReader:
                 f"{damage.kind.value}: {stop_text(damage.stop)}",
             )
             if damage.repair:
-                message = damage.repair.message
-                item = self._message(
-                    files,
-                    message.sequence,
-                    message.timestamp,
-                    message.subject,
-                    message.reply,
-                    message.data,
-                    damage.offset,
-                )
-                sequence, timestamp = np.array([message.sequence], np.uint64), np.array([message.timestamp])
-                if chosen(sequence, timestamp, selection).all() and _matches(item, selection):
-                    yield item
+                proven = MessageBatch.of_messages([damage.repair.message], self._channel)
+                proven.offset[0] = damage.offset
+                if chosen(proven.sequence, proven.timestamp, selection).all():
+                    yield from self._decode(files, proven, selection)
 
-    def _decode(
-        self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
-    ) -> Iterator[StoredMessage]:
-        foreign = int(Flag.FOREIGN_SUBJECT)
-        for row in zip(
-            columns.offset.tolist(),
-            columns.size.tolist(),
-            columns.sequence.tolist(),
-            columns.timestamp.tolist(),
-            columns.reply_start.tolist(),
-            columns.reply_size.tolist(),
-            columns.data_start.tolist(),
-            columns.data_size.tolist(),
-            columns.flags.tolist(),
-            strict=True,
-        ):
-            offset, size, sequence, timestamp, reply_start, reply_size, data_start, data_size, flags = row
-            subject = self._channel
-            if flags & foreign:
-                begin = offset + RECORD_HEADER_SIZE
-                subject = gogo.decode(pb.MsgProto, data[begin : begin + size]).subject
-            reply = bytes(data[reply_start : reply_start + reply_size])
-            payload = bytes(data[data_start : data_start + data_size])
-            message = self._message(files, sequence, timestamp, subject, reply, payload, offset)
-            if _matches(message, selection):
-                yield message
-
-    def _message(
-        self, files: SliceFiles, sequence: int, timestamp: int, subject: bytes, reply: bytes, data: bytes, offset: int
-    ) -> StoredMessage:
-        error = ""
-        if self._cipher and data:
-            try:
-                data = self._cipher.decrypt(data)
-            except DecryptError as problem:
-                error = problem.message
-        return StoredMessage(sequence, timestamp, subject, reply, data, files.name, offset, error)
+    def _decode(self, files: SliceFiles, batch: MessageBatch, selection: Selection) -> Iterator[StoredMessage]:
+        pattern, foreign = selection.pattern, batch.has_foreign
+        places = zip(batch.sequence.tolist(), batch.timestamp.tolist(), batch.offset.tolist(), strict=True)
+        contents = zip(batch.replies(), batch.opened(self._cipher), strict=True)
+        rows = enumerate(zip(places, contents, strict=True))
+        for row, ((sequence, timestamp, offset), (reply, (data, error))) in rows:
+            if pattern is None or pattern.search(data):
+                subject = batch.record_subject(row) if foreign else self._channel
+                yield StoredMessage(sequence, timestamp, subject, reply, data, files.name, offset, error)
 
 
 def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
@@ -321,10 +281,6 @@ def _tail_start(index: SliceIndex, selection: Selection, count: int) -> int:
             return low + int(taken[-count])
         count -= len(taken)
     return 0
-
-
-def _matches(message: StoredMessage, selection: Selection) -> bool:
-    return selection.pattern is None or selection.pattern.search(message.data) is not None
 
 
 def follow(

@@ -19,12 +19,10 @@ from stantools.inspection.stream_verify import flaw_finding
 from stantools.notation import describe_ranges
 from stantools.sources.source import Source
 from stantools.store.directory import subject_matches
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
-from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredConsumer, StoredStream
 from stantools.streamfiles.flaws import FlawKind
-from stantools.streamfiles.layout import RecordColumns
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 if TYPE_CHECKING:
@@ -58,14 +56,13 @@ class ConsumerLag:
     def as_json(self) -> dict[str, Any]:
         return {**consumer_as_json(self.consumer), "lag": self.lag if self.consumer.state else None}
 
-    def count(self, data: Buffer | bytes, rows: RecordColumns, hashes: NDArray[np.uint64]) -> None:
+    def count(self, batch: RecordBatch, hashes: NDArray[np.uint64]) -> None:
         """Adds the messages after the last delivery that the filters select."""
-        after = rows.sequence > self.delivered
+        after = batch.sequence > self.delivered
         unique, places, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         for each, row in zip(unique.tolist(), places.tolist(), strict=True):
             if each not in self.matching:
-                start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
-                subject = text(bytes(data[start : start + size]))
+                subject = text(batch.subject(row))
                 self.matching[each] = any(subject_matches(pattern, subject) for pattern in self.filters)
         selected = np.array([self.matching[each] for each in unique.tolist()], np.bool_)
         self.lag += int(np.count_nonzero(after & selected[inverse.reshape(-1)]))
@@ -79,10 +76,10 @@ def consumer_lags(stream: StoredStream) -> list[ConsumerLag]:
     if filtered or known is None or stream.index_doubt:
         survey = StreamSurvey(stream)
         live = survey.intact
-        for _, data, rows in survey.messages() if filtered else ():
-            hashes = kernels.subject_hashes(data, rows)
+        for _, batch in survey.messages() if filtered else ():
+            hashes = batch.subject_hashes()
             for each in filtered:
-                each.count(data, rows, hashes)
+                each.count(batch, hashes)
     else:
         live = known.listed()
     for each in found:

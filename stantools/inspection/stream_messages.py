@@ -10,12 +10,12 @@ from stantools.inspection.findings import Severity
 from stantools.inspection.stored_messages import ReadProblem, Selection, StoredMessage, chosen
 from stantools.notation import describe_sequences
 from stantools.progress import Progress
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
-from stantools.streamfiles.layout import MESSAGES, RECORD_HEAD_SIZE, RecordColumns
+from stantools.streamfiles.layout import MESSAGES
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 #: flaws that have nothing to do with messages, and those of which the sequences are told
@@ -63,9 +63,9 @@ class StreamMessageReader:
         return serious and flaw.file.endswith((".blk", ".key")) and flaw.kind not in _ELSEWHERE
 
     def _messages(self, wanted: Ranges, selection: Selection) -> Iterator[StoredMessage]:
-        for block, data, rows in self._survey.messages(wanted):
-            taken = chosen(rows.sequence, rows.timestamp, selection)
-            for message in _decode(block, data, rows if taken.all() else rows.take(taken)):
+        for block, batch in self._survey.messages(wanted):
+            taken = chosen(batch.sequence, batch.timestamp, selection)
+            for message in _decode(block, batch if taken.all() else batch.take(taken)):
                 if selection.pattern is None or selection.pattern.search(message.data):
                     yield message
 
@@ -82,25 +82,8 @@ def _newest(wanted: Ranges, count: int) -> Ranges:
     return Ranges.of(kept)
 
 
-def _decode(block: BlockSurvey, data: Buffer | bytes, rows: RecordColumns) -> Iterator[StoredMessage]:
-    for sequence, timestamp, start, size, header_start, header_size, data_start, data_size in zip(
-        rows.sequence.tolist(),
-        rows.timestamp.tolist(),
-        rows.subject_start.tolist(),
-        rows.subject_size.tolist(),
-        rows.header_start.tolist(),
-        rows.header_size.tolist(),
-        rows.data_start.tolist(),
-        rows.data_size.tolist(),
-        strict=True,
-    ):
-        yield StoredMessage(
-            sequence,
-            timestamp,
-            bytes(data[start : start + size]),
-            b"",
-            bytes(data[data_start : data_start + data_size]),
-            block.name,
-            start - RECORD_HEAD_SIZE,
-            headers=bytes(data[header_start : header_start + header_size]),
-        )
+def _decode(block: BlockSurvey, batch: RecordBatch) -> Iterator[StoredMessage]:
+    numbers = zip(batch.sequence.tolist(), batch.timestamp.tolist(), batch.offset.tolist(), strict=True)
+    contents = zip(batch.subjects(), batch.payloads(), batch.headers(), strict=True)
+    for (sequence, timestamp, offset), (subject, data, headers) in zip(numbers, contents, strict=True):
+        yield StoredMessage(sequence, timestamp, subject, b"", data, block.name, offset, headers=headers)

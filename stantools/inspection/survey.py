@@ -6,7 +6,6 @@ with the index. It judges nothing; `inspection.verify` derives findings from it,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,9 @@ from functools import cached_property
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, ScanStop
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
@@ -25,7 +24,7 @@ from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.mapping import WINDOW, Buffer, MappedWindow, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import BATCH_ROWS, scan_slice
+from stantools.store.slice_reader import BATCH_ROWS, SliceFile
 
 #: Bytes of a slice that are touched at once.
 _STEP = WINDOW // 2
@@ -186,7 +185,7 @@ def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress
             return survey
         survey.size = len(data)
         survey.header_error = envelope.check_file_version(data)
-        _survey_data(survey, data, entries, channel, crc, progress)
+        _survey_data(survey, SliceFile(data, channel, crc), entries, progress)
     return survey
 
 
@@ -200,8 +199,8 @@ def extend_survey(survey: SliceSurvey, channel: bytes, crc: Crc, end: int) -> Sl
     grown = replace(survey, damages=list(survey.damages), size=end)
     with mapped(survey.files.data) as data:
         grown.header_error = envelope.check_file_version(data)
-        builder = RunBuilder(survey.files, channel, data, survey.runs)
-        _scan(grown, builder, data[:end], max(survey.size, FILE_HEADER_SIZE), None, channel, crc, None)
+        builder = RunBuilder(survey.files, survey.runs)
+        _scan(grown, builder, SliceFile(data[:end], channel, crc), max(survey.size, FILE_HEADER_SIZE), None, None)
         builder.close()
         grown.runs = builder.runs
     return grown
@@ -212,9 +211,9 @@ def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
     if len(data) <= FILE_HEADER_SIZE or envelope.check_file_version(data):
         return False
     crc = crc.checking
-    if kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), crc, channel, MessageColumns(1))[0]:
+    if SliceFile(data, channel, crc).message_at(FILE_HEADER_SIZE):
         return True
-    return any(isinstance(part, MessageColumns) for part in scan_slice(data[:_PROOF], channel, crc))
+    return any(isinstance(part, MessageBatch) for part in SliceFile(data[:_PROOF], channel, crc).records())
 
 
 def _survey_lone_index(survey: SliceSurvey, crc: Crc) -> None:
@@ -235,29 +234,28 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
     return IndexCheck(report, SliceIndex(entries, report.count), entries) if report.count else None
 
 
-def _survey_data(
-    survey: SliceSurvey, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
-) -> None:
+def _survey_data(survey: SliceSurvey, file: SliceFile, entries: Buffer | None, progress: Progress | None) -> None:
     """Scans a data file together with its index: in long steps while all records are good, then record by record."""
-    builder = RunBuilder(survey.files, channel, data)
+    builder = RunBuilder(survey.files)
     sound = entries is None or envelope.check_file_version(entries) is None
-    at, rows = scan_sound(builder, data, entries, channel, crc, progress) if sound else (FILE_HEADER_SIZE, 0)
+    at, rows = _scan_sound(builder, file, entries, progress) if sound else (FILE_HEADER_SIZE, 0)
     size = len(entries) if entries is not None else 0
-    if at >= len(data) and sound and size in (0, FILE_HEADER_SIZE + rows * INDEX_RECORD_SIZE):
+    if at >= len(file.data) and sound and size in (0, FILE_HEADER_SIZE + rows * INDEX_RECORD_SIZE):
         survey.index = IndexReport(present=entries is not None, size=size, count=rows if size else 0)
     else:
-        check = _open_index(survey.index, entries, crc) if entries is not None else None
+        check = _open_index(survey.index, entries, file.crc) if entries is not None else None
         if check:
             check.agrees(rows)
-        _scan(survey, builder, data, at, check, channel, crc, progress)
+        _scan(survey, builder, file, at, check, progress)
     builder.close()
     survey.runs = builder.runs
 
 
-def scan_sound(
-    builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
+def _scan_sound(
+    builder: RunBuilder, file: SliceFile, entries: Buffer | None, progress: Progress | None
 ) -> tuple[int, int]:
     """Scans a slice up to the first irregular record; returns the offset of that record and its number."""
+    data = file.data
     window, named = MappedWindow(data, _STEP, retained=0), MappedWindow(entries) if entries is not None else None
     at, done, after = FILE_HEADER_SIZE, 0, 0
     while at < len(data):
@@ -266,14 +264,14 @@ def scan_sound(
             named.reach(FILE_HEADER_SIZE + done * INDEX_RECORD_SIZE)
         begin, until = at, min(at + _STEP, len(data))
         count, at, sequences, sizes, payload, largest, oldest, newest = kernels.scan_run(
-            data, begin, until, crc, channel, entries, done, after, BATCH_ROWS
+            data, begin, until, file.crc, file.channel, entries, done, after, BATCH_ROWS
         )
         if not count:
             break
         size = sizes + MESSAGE_OVERHEAD * count
         found = Ranges.of(sequences)
         builder.extend(
-            RecordRun(builder.files, channel, begin, at, found, count, size, oldest, newest, payload, largest)
+            RecordRun(builder.files, file.channel, begin, at, found, count, size, oldest, newest, payload, largest)
         )
         done, after = done + count, sequences[-1][1]
         if progress:
@@ -284,17 +282,15 @@ def scan_sound(
 def _scan(
     survey: SliceSurvey,
     builder: RunBuilder,
-    data: Buffer,
+    file: SliceFile,
     start: int,
     check: IndexCheck | None,
-    channel: bytes,
-    crc: Crc,
     progress: Progress | None,
 ) -> None:
     index = check.index if check else None
     pending: list[DamagedRange] = []
     before, done = builder.last, start
-    for event in scan_slice(data, channel, crc, index=index, columns=_columns(), start=start):
+    for event in file.records(start, index=index):
         if isinstance(event, DamagedRange):
             builder.close()
             pending.append(event)
@@ -312,17 +308,6 @@ def _scan(
     survey.damages += [NeighbourSequences(damage, before, 0) for damage in pending]
     if check:
         survey.index = check.finish()
-
-
-def _columns() -> MessageColumns:
-    """Returns the columns of this thread, which are used for one slice after the other."""
-    if not hasattr(_own, "columns"):
-        _own.columns = MessageColumns(BATCH_ROWS)
-    columns: MessageColumns = _own.columns
-    return columns
-
-
-_own = threading.local()
 
 
 def stop_text(stop: ScanStop) -> str:

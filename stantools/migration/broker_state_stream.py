@@ -16,14 +16,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from stantools.errors import RefusedError
-from stantools.format.columns import MessageColumns
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import ChannelPart, MigrationPlan, Remark, RemarkLevel, StreamPlan
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import CHANNEL, CLIENT, MADE, SERVER, SUBSCRIPTION, StreamNames, encode_members
 from stantools.notation import counted
 from stantools.store.sublog import StoredSubscription
-from stantools.streamfiles.batch import MessageBatch
 
 #: limit of a record in bytes, below the default max_payload of a nats-server
 _LARGEST = (1 << 20) - 1024
@@ -107,9 +106,7 @@ class BrokerStateStream:
         Raises RefusedError if a queue group has too many members for one record.
         """
         for sequence, (subject, content) in enumerate(self._records[after:until], after + 1):
-            columns = MessageColumns(1)
-            columns.sequence[0], columns.timestamp[0], columns.data_size[0] = sequence, self.time, len(content)
-            yield MessageBatch(b"", self._prefix + subject, memoryview(content), columns, columns.sequence)
+            yield MessageBatch.of_payload(sequence, self.time, content, self._prefix + subject)
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
         return list(sequences)

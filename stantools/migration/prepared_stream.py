@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.broker_state_stream import BrokerStateStream, plan_state
 from stantools.migration.plan.consumers import stream_position
 from stantools.migration.plan.migration_plan import (
@@ -25,7 +26,6 @@ from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import HEADER_LENGTH_SIZE
 from stantools.streamfiles.meta import ConsumerState
 from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure

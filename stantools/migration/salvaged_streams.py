@@ -37,8 +37,8 @@ from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan, plan_stream_salvage
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.meta import ArchiveState, StreamTally
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
 #: members of a configuration that are parts of a plan, or decided by the server
@@ -95,7 +95,7 @@ class SalvagedInput(PreparedStream):
     def measure(self) -> ArchiveState:
         tally = StreamTally()
         for batch in self.stream.chosen.read():
-            tally.add(batch.sequence, batch.timestamp, int(batch.columns.length.sum()))
+            tally.add(batch.sequence, batch.timestamp, int(batch.length.sum()))
         return tally.state(self.stream.last)
 
     def archive(self, config: Mapping[str, Any], compression: str = "stored") -> StreamArchive:
@@ -220,17 +220,8 @@ class ExpectedRecords:
 
     def _contents(self) -> Iterator[tuple[int, _Content]]:
         for batch in self.stream.chosen.read():
-            rows = batch.columns
-            for row, sequence in enumerate(rows.sequence.tolist()):
-                texts = (
-                    bytes(batch.buffer[int(start[row]) : int(start[row]) + int(size[row])])
-                    for start, size in (
-                        (rows.subject_start, rows.subject_size),
-                        (rows.header_start, rows.header_size),
-                        (rows.data_start, rows.data_size),
-                    )
-                )
-                yield sequence, (int(rows.timestamp[row]), *texts)  # type: ignore[misc]
+            contents = zip(batch.timestamp.tolist(), batch.subjects(), batch.headers(), batch.payloads(), strict=True)
+            yield from zip(batch.sequence.tolist(), contents, strict=True)
 
     async def _read(self, js: JetStream, info: Mapping[str, Any]) -> Any:
         """Yields sequence and content of every message on the server, in rising order."""

@@ -14,6 +14,8 @@ from itertools import chain, islice
 
 from stantools.format.crc import Crc
 from stantools.format.encryption import master_key, may_be_encrypted
+from stantools.format.envelope import Buffer
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.survey import ChannelSurvey
 from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, BatchFinisher, StepReader
 from stantools.progress import Progress
@@ -22,13 +24,11 @@ from stantools.recovery.recovery_options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelSalvage, DroppedData, DropReason, RecordCopy, Step
 from stantools.store.directory import Datastore, subject_matches
-from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
 from stantools.store.ranges import Ranges
 from stantools.store.read_options import ReadOptions
 from stantools.store.slice_reader import BATCH_ROWS
 from stantools.store.sublog import StoredSubscription
-from stantools.streamfiles.batch import MessageBatch
 
 #: placeholder for a lost cluster id: a migration needs none, so that a lost server.dat does not matter
 _NO_CLUSTER = "lost"
@@ -197,7 +197,7 @@ class ChannelSource:
 
     def _timestamp(self, sequence: int) -> int:
         for batch in self.read(after=sequence - 1, until=sequence, finish=False) if sequence else ():
-            return int(batch.columns.timestamp[0])
+            return int(batch.timestamp[0])
         return 0
 
     def _sample(self) -> Iterator[MessageBatch]:
@@ -213,8 +213,7 @@ class ChannelSource:
 
 
 def _stored(batch: MessageBatch) -> Iterator[tuple[int, Buffer]]:
-    columns = batch.columns
-    rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+    rows = zip(batch.sequence.tolist(), batch.data_start.tolist(), batch.data_size.tolist(), strict=True)
     yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
 
 

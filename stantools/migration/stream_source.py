@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import UsageError
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.source import ChannelSource
-from stantools.streamfiles.batch import MessageBatch, Messages
+from stantools.streamfiles.messages import Messages
 
 _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]
@@ -128,7 +129,7 @@ class _ChannelFeed:
             self.batch = batch
             # If time goes back, a message is sorted as late as its predecessors. The batch suffices for that: earlier
             # batches are already returned, with all messages sorted before their last one.
-            self.keys = np.maximum.accumulate(batch.columns.timestamp)
+            self.keys = np.maximum.accumulate(batch.timestamp)
             self.end = int(self.keys[-1])
             self.at = 0
         return True
@@ -204,8 +205,9 @@ class MergedSource:
             if begin < end:
                 feed = merged.feeds[source]
                 channel, subject = self.parts[feed.number]
-                columns = feed.batch.columns.part(row + begin - low, row + end - low)
-                yield MessageBatch(channel.raw_name, subject, feed.batch.buffer, columns, numbers[begin:end])
+                part = feed.batch.part(row + begin - low, row + end - low)
+                part.channel, part.subject, part.stream_sequence = channel.raw_name, subject, numbers[begin:end]
+                yield part
             low = high
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:

@@ -19,7 +19,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
@@ -29,13 +28,13 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     ScanStop,
 )
+from stantools.format.message_batch import MessageBatch
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import mapped, open_regular
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import message_at, scan_slice
+from stantools.store.slice_reader import SliceFile
 
-_ROWS = 4096
 #: last index records that are tried to find one that fits the data; earlier ones are older still
 _MAX_TRIES = 4
 #: Seconds without a write after which no write is in progress. Whole messages that the index does not name are then
@@ -251,7 +250,7 @@ class GrowingSlice:
         with mapped(self._path) as data:
             if end > len(data):
                 return None
-            found = message_at(data, entry.offset, self._channel, self._crc)
+            found = SliceFile(data, self._channel, self._crc).message_at(entry.offset)
             if found is None or (found.sequence[0], found.size[0]) != (entry.sequence, entry.size):
                 return None
             return SlicePosition(end, entry.sequence, int(found.timestamp[0]), entry.size)
@@ -297,11 +296,11 @@ class GrowingSlice:
                     mark = _mark(part, -1)
         return mark
 
-    def _scan(self, data: memoryview, start: int) -> Iterator[MessageColumns | DamagedRange]:
-        return scan_slice(data, self._channel, self._crc, start=start, columns=MessageColumns(_ROWS))
+    def _scan(self, data: memoryview, start: int) -> Iterator[MessageBatch | DamagedRange]:
+        return SliceFile(data, self._channel, self._crc).records(start)
 
 
-def _mark(part: MessageColumns, row: int) -> SlicePosition:
+def _mark(part: MessageBatch, row: int) -> SlicePosition:
     size = int(part.size[row])
     end = int(part.offset[row]) + RECORD_HEADER_SIZE + size
     return SlicePosition(end, int(part.sequence[row]), int(part.timestamp[row]), size)

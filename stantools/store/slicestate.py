@@ -16,7 +16,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, ScanStop
 from stantools.store.directory import SliceFiles, list_channel
 from stantools.store.indexes import SliceIndex, scan_index
 from stantools.store.mapping import mapped
-from stantools.store.slice_reader import last_agrees
+from stantools.store.slice_reader import SliceFile
 
 Progress = tuple[int, int, int, int, int]
 
@@ -87,7 +87,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
             return SliceState(files.number)
         index = SliceIndex(buffer, count)
         first, last = index[0], index[-1]
-        if last.end != len(data) or not last_agrees(data, last, channel, crc):
+        if last.end != len(data) or not SliceFile(data, channel, crc).agrees(last):
             raise _not_appendable(files.data, "does not end with the last record of its index")
         return SliceState(
             files.number,

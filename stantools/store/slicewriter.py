@@ -21,12 +21,12 @@ import numpy as np
 
 from stantools.errors import StoreUnwritableError
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE
+from stantools.format.message_batch import MessageBatch
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import SliceLimits
-from stantools.store.slicefile import SliceFile, remove_slice
+from stantools.store.slice_output import SliceOutput, remove_slice
 from stantools.store.slicestate import Progress, SliceState, last_slice
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class SliceWriter:
         self._clock = options.clock
         self._first_alone = options.first_alone
         self._names_later = options.sync and options.first_alone
-        self._file: SliceFile | None = None
+        self._file: SliceOutput | None = None
         self._flushed: Progress | None = None  # progress of the current slice before the buffered records
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
@@ -156,12 +156,10 @@ class SliceWriter:
         self._store(memoryview(records), None, sizes, sequence, timestamp)
         return sizes
 
-    def append_records(self, source: memoryview, columns: MessageColumns) -> None:
-        """Appends whole records of a mapped data file, byte for byte, in the order of the columns.
-
-        Neither the source nor the columns are used after the call.
-        """
-        self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
+    def append_records(self, batch: MessageBatch) -> None:
+        """Appends whole records of a data file, byte for byte. The batch is not used after the call."""
+        source = memoryview(batch.records)
+        self._store(source, batch.offset, batch.size.copy(), batch.sequence.copy(), batch.timestamp.copy())
 
     def append_encoded(
         self,
@@ -271,7 +269,7 @@ class SliceWriter:
 
     def _open_again(self, have: SliceState) -> None:
         with writing(untouched="nothing was changed"):
-            self._file = SliceFile.reopen(
+            self._file = SliceOutput.reopen(
                 self.directory, have.number, have.data_size, have.count, names_later=self._names_later
             )
 
@@ -297,7 +295,7 @@ class SliceWriter:
                 assert mark.progress is not None
                 current.return_to(mark.progress)
                 # Not by `reopen`: the sizes differ.
-                file = SliceFile.open(self.directory, current.number)
+                file = SliceOutput.open(self.directory, current.number)
                 try:
                     file.cut(current.data_size, current.count)
                 finally:
@@ -398,7 +396,7 @@ class SliceWriter:
                 stop = at + (1 if begins else self._count_fitting(have, ends[at:end], spent, timestamp[at:end]))
                 self._put(have, _SlicePart(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
-                    # The torn end of a killed write after an index's messages does no harm; see `slicefile`.
+                    # The torn end of a killed write after an index's messages does no harm; see `slice_output`.
                     self._write_data()
                     self._write_index()
                 at = stop
@@ -493,7 +491,7 @@ class SliceWriter:
     def _open_next(self) -> SliceState:
         number = self._last_number + 1
         with writing(untouched="the slices before it are unchanged"):
-            self._file = SliceFile.create(self.directory, number, names_later=self._names_later)
+            self._file = SliceOutput.create(self.directory, number, names_later=self._names_later)
         self._last_number = number
         self.names_to_sync = True
         self.current = SliceState(number)

@@ -15,12 +15,13 @@ import numpy as np
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.store.mapping import Buffer, data_from
 from stantools.store.ranges import Ranges
-from stantools.streamfiles import highwayhash, kernels
+from stantools.streamfiles import highwayhash
 from stantools.streamfiles.blocks import MAX_TRIED_KEYS, BlockContent, number_of_records
 from stantools.streamfiles.damage import FLAW_TEXTS, MAX_CLAIMED_STEP, Gap, scan
 from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
-from stantools.streamfiles.layout import MESSAGES, RecordColumns, RecordFlaw
+from stantools.streamfiles.layout import MESSAGES, RecordFlaw
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.subjects import SubjectCounts, without_header_form
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _scan(block: BlockSurvey, content: BlockContent, stream: StoredStream, subje
     elif content.surplus:
         block.flaw(FlawKind.ERASE_BUG, f"{len(content.surplus)} bytes follow the compressed content of the block")
         for piece in scan(content.surplus, block.key):
-            if isinstance(piece, RecordColumns):
+            if isinstance(piece, RecordBatch):
                 block.erasures = np.concatenate((block.erasures, piece.sequence[piece.flags > _TOMBSTONE]))
     for gap in block.gaps if block.file.path.suffix == ".blk" else ():
         _tell_gap(block, gap, content.data)
@@ -167,16 +168,16 @@ def _collect(block: BlockSurvey, data: Buffer | bytes, subjects: SubjectCounts) 
         if messages:
             _add_messages(block, piece)
             parts.append(Ranges.from_sequences(piece.sequence))
-            block.moved_borders.update(without_header_form(data, piece))
+            block.moved_borders.update(without_header_form(piece))
             if block.file.place == MESSAGES:
-                subjects.add(kernels.subject_hashes(data, piece))
+                subjects.add(piece.subject_hashes())
     block.sequences = Ranges.union(parts)
     if tombstones:
         block.tombstones, block.erasures = np.concatenate(tombstones), np.concatenate(erasures)
         block.erased = len(block.erasures)
 
 
-def _add_messages(block: BlockSurvey, rows: RecordColumns) -> None:
+def _add_messages(block: BlockSurvey, rows: RecordBatch) -> None:
     numbers = rows.sequence
     if not block.messages:
         block.first, block.first_time = int(numbers[0]), int(rows.timestamp[0])

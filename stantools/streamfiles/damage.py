@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from stantools.store.mapping import Buffer, data_from
+from stantools.format.envelope import Buffer
+from stantools.store.mapping import data_from
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
@@ -19,8 +20,8 @@ from stantools.streamfiles.layout import (
     RecordColumns,
     RecordFlaw,
 )
+from stantools.streamfiles.record_batch import ROWS, RecordBatch
 
-_ROWS: Final = 65536
 #: bytes of supposed records that are hashed for each byte that is searched
 _MAX_HASHED: Final = 1024
 _TIME_AT: Final = 12
@@ -48,23 +49,22 @@ class Gap:
     covered: bool = False
 
 
-def scan(data: Buffer | bytes, key: bytes, position: int = 0) -> Iterator[RecordColumns | Gap]:
+def scan(data: Buffer, key: bytes, position: int = 0) -> Iterator[RecordBatch | Gap]:
     """Yields the good records of a block in batches, and the gaps between them, in their order.
 
     A batch is valid until the next one is requested. The `after` of a gap is known with the next message.
     """
-    columns = RecordColumns(min(_ROWS, len(data) // EMPTY_RECORD_SIZE + 1))
+    columns = RecordColumns(min(ROWS, len(data) // EMPTY_RECORD_SIZE + 1))
     before, last_gaps = 0, list[Gap]()
     while True:
-        rows, position, flaw = kernels.scan_records(data, position, key, columns)
-        batch = columns.take(rows)
+        batch, position, flaw = RecordBatch.read(data, position, key, columns)
         numbers = batch.sequence[batch.flags == 0]
         if len(numbers):
             before = int(numbers[-1])
             for gap in last_gaps:
                 gap.after = int(numbers[0])
             last_gaps.clear()
-        if rows:
+        if len(batch):
             yield batch
         if flaw is RecordFlaw.NONE:
             return
@@ -77,18 +77,17 @@ def scan(data: Buffer | bytes, key: bytes, position: int = 0) -> Iterator[Record
             position = end
 
 
-def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, RecordFlaw]:
+def scan_block(data: Buffer, key: bytes, position: int = 0) -> tuple[list[RecordBatch], int, RecordFlaw]:
     """Reads records up to the first that is not good; returns them, the end, and the reason."""
-    batches: list[RecordColumns] = []
+    batches: list[RecordBatch] = []
     flaw = RecordFlaw.FULL
     while flaw is RecordFlaw.FULL:
-        columns = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
-        rows, position, flaw = kernels.scan_records(data, position, key, columns)
-        batches.append(columns.take(rows))
+        batch, position, flaw = RecordBatch.read(data, position, key)
+        batches.append(batch)
     return batches, position, flaw
 
 
-def is_record(data: Buffer | bytes, position: int, key: bytes) -> bool:
+def is_record(data: Buffer, position: int, key: bytes) -> bool:
     return 0 <= position < len(data) and kernels.scan_records(data, position, key, RecordColumns(1))[0] == 1
 
 
@@ -105,7 +104,7 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
     return bytes(good), gaps
 
 
-def _claims(data: Buffer | bytes, position: int, end: int) -> tuple[int, bool]:
+def _claims(data: Buffer, position: int, end: int) -> tuple[int, bool]:
     """Follows the headers of damaged records, as far as their sizes lead to the next.
 
     Returns the greatest sequence in them, and whether they cover all of the bytes and none is a tombstone.
@@ -125,7 +124,7 @@ def _claims(data: Buffer | bytes, position: int, end: int) -> tuple[int, bool]:
     return greatest, position == end and not tombstones
 
 
-def next_record(data: Buffer | bytes, position: int, key: bytes) -> int:
+def next_record(data: Buffer, position: int, key: bytes) -> int:
     """Returns the offset of the next good record after a damaged one; the end of the block if there is none.
 
     The search is bounded, since bytes can be made that look like a long record at every offset.

@@ -2,7 +2,7 @@ import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
-from stantools.streamfiles.batch import MessageBatch, RecordBatch
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles.layout import (
     MessagePlaces,
     OpenBlock,
@@ -10,6 +10,7 @@ from stantools.streamfiles.layout import (
     RecordFlaw,
     WriteStop,
 )
+from stantools.streamfiles.record_batch import RecordBatch
 
 def hash64(data: ReadableBuffer, key: bytes) -> int:
     """Returns HighwayHash-64 of one text; `key` is 32 bytes."""

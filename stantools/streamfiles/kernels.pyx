@@ -264,19 +264,18 @@ cdef enum Wrong:
 
 def encode_records(batch, Py_ssize_t first, block, bint origin):
 
-    columns = batch.columns
     cdef bytes channel = batch.channel, subject = batch.subject
     cdef Bytes source = Bytes(batch.buffer)
     cdef Bytes keys = checked(block.key)
     cdef uint64_t previous = block.last
     cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
-    cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.sequence, np.uint64)
-    cdef const uint64_t[::1] origins = np.ascontiguousarray(columns.sequence, np.uint64)
-    cdef const int64_t[::1] times = np.ascontiguousarray(columns.timestamp, np.int64)
-    cdef const int64_t[::1] starts = np.ascontiguousarray(columns.data_start, np.int64)
-    cdef const uint32_t[::1] sizes = np.ascontiguousarray(columns.data_size, np.uint32)
-    cdef const int64_t[::1] reply_starts = np.ascontiguousarray(columns.reply_start, np.int64)
-    cdef const uint32_t[::1] reply_sizes = np.ascontiguousarray(columns.reply_size, np.uint32)
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.stream_sequence, np.uint64)
+    cdef const uint64_t[::1] origins = np.ascontiguousarray(batch.sequence, np.uint64)
+    cdef const int64_t[::1] times = np.ascontiguousarray(batch.timestamp, np.int64)
+    cdef const int64_t[::1] starts = np.ascontiguousarray(batch.data_start, np.int64)
+    cdef const uint32_t[::1] sizes = np.ascontiguousarray(batch.data_size, np.uint32)
+    cdef const int64_t[::1] reply_starts = np.ascontiguousarray(batch.reply_start, np.int64)
+    cdef const uint32_t[::1] reply_sizes = np.ascontiguousarray(batch.reply_size, np.uint32)
     cdef uint8_t[::1] target = writable(block.content)
     cdef const uint8_t* channel_bytes = channel
     cdef const uint8_t* subject_bytes = subject
@@ -363,17 +362,16 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
 
 def copy_records(batch, Py_ssize_t first, block):
 
-    columns = batch.columns
     cdef Bytes source = Bytes(batch.buffer)
     cdef Bytes keys = checked(block.key)
     cdef uint64_t previous = block.last
     cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
-    cdef const uint64_t[::1] numbers = np.ascontiguousarray(columns.sequence, np.uint64)
-    cdef const int64_t[::1] times = np.ascontiguousarray(columns.timestamp, np.int64)
-    cdef const uint32_t[::1] lengths = np.ascontiguousarray(columns.length, np.uint32)
-    cdef const int64_t[::1] starts = np.ascontiguousarray(columns.subject_start, np.int64)
-    cdef const uint32_t[::1] subject_sizes = np.ascontiguousarray(columns.subject_size, np.uint32)
-    cdef const int64_t[::1] header_starts = np.ascontiguousarray(columns.header_start, np.int64)
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.sequence, np.uint64)
+    cdef const int64_t[::1] times = np.ascontiguousarray(batch.timestamp, np.int64)
+    cdef const uint32_t[::1] lengths = np.ascontiguousarray(batch.length, np.uint32)
+    cdef const int64_t[::1] starts = np.ascontiguousarray(batch.subject_start, np.int64)
+    cdef const uint32_t[::1] subject_sizes = np.ascontiguousarray(batch.subject_size, np.uint32)
+    cdef const int64_t[::1] header_starts = np.ascontiguousarray(batch.header_start, np.int64)
     cdef uint8_t[::1] target = writable(block.content)
     cdef Py_ssize_t count = numbers.shape[0], row = first
     cdef uint64_t capacity = <uint64_t>target.shape[0], at = <uint64_t>position

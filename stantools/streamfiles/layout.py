@@ -115,8 +115,7 @@ class OpenBlock:
 class RecordColumns:
     """Columns of the records of a block, one row per record. Positions count from the start of the block."""
 
-    __slots__ = (
-        "capacity",
+    names = (
         "data_size",
         "data_start",
         "flags",
@@ -128,6 +127,7 @@ class RecordColumns:
         "subject_start",
         "timestamp",
     )
+    __slots__ = ("capacity", *names)
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -146,15 +146,16 @@ class RecordColumns:
     def __len__(self) -> int:
         return self.capacity
 
-    def take(self, rows: int | slice | NDArray[np.bool_]) -> Self:
-        """Returns some of the rows: the first `rows` or a slice as views, or those of a mask as copies."""
+    def take(self, rows: int | slice | NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Returns some of the rows: the first `rows` or a slice as views, or those of a mask or list as copies."""
         part = object.__new__(type(self))
-        chosen = slice(rows) if isinstance(rows, int) else rows
-        for name in self.__slots__:
-            if name != "capacity":
-                setattr(part, name, getattr(self, name)[chosen])
-        part.capacity = len(part.sequence)
+        part._fill(self, slice(rows) if isinstance(rows, int) else rows)
         return part
+
+    def _fill(self, source: RecordColumns, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> None:
+        for name in RecordColumns.names:
+            setattr(self, name, getattr(source, name)[rows])
+        self.capacity = len(self.sequence)
 
 
 class MessagePlaces(NamedTuple):

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, UsageError
+from stantools.format.message_batch import MessageBatch
 from stantools.notation import format_time
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import ArchiveError, record_sizes
 from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS, ConfigMember
 from stantools.streamfiles.varints import VarintReader, put, zigzag
@@ -206,8 +206,8 @@ def measure(batches: Iterable[MessageBatch], *, origin: bool, last: int = 0) -> 
     """
     tally = StreamTally()
     for batch in batches:
-        sizes, _ = record_sizes(batch.columns, len(batch.channel), len(batch.subject), origin)
-        tally.add(batch.sequence, batch.columns.timestamp, int(sizes.sum()))
+        sizes, _ = record_sizes(batch, len(batch.channel), len(batch.subject), origin)
+        tally.add(batch.stream_sequence, batch.timestamp, int(sizes.sum()))
     return tally.state(last)
 
 

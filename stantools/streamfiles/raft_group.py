@@ -24,7 +24,8 @@ from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.damage import scan
 from stantools.streamfiles.directory import StoredStream
-from stantools.streamfiles.layout import HASH_SIZE, RecordColumns
+from stantools.streamfiles.layout import HASH_SIZE
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.sealing import ServerKeys
 
 META_GROUP: Final = "_meta_"
@@ -155,14 +156,11 @@ class RaftGroup:
             try:
                 with self.directory.content(block) as content:
                     for piece in scan(content.data, key):
-                        if not isinstance(piece, RecordColumns):
+                        if not isinstance(piece, RecordBatch):
                             self.flaws.append(f"{block.place}/{block.path.name}: damaged at {piece.start}")
                             continue
-                        rows = piece.take(piece.flags == 0)
-                        for index, start, size in zip(
-                            rows.sequence.tolist(), rows.data_start.tolist(), rows.data_size.tolist(), strict=True
-                        ):
-                            yield index, bytes(content.data[start : start + size])
+                        batch = piece.messages
+                        yield from zip(batch.sequence.tolist(), batch.payloads(), strict=True)
             except NotPermittedError:
                 raise
             except StoreUnreadableError as problem:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.streamfiles import highwayhash, kernels, meta
+from stantools.streamfiles import highwayhash, meta
 from stantools.streamfiles.framing import ByteSource, TarFile, read_files, unframe
 from stantools.streamfiles.layout import ArchiveError, RecordColumns, RecordFlaw
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, StreamTally, decode_consumer
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.writer import ConsumerEntry
 
 if TYPE_CHECKING:
@@ -36,15 +36,6 @@ _FLAWS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRecords:
-    """Some records of a block, skipped sequences included. Valid until the next ones are requested."""
-
-    block: int  #: number of the block
-    buffer: memoryview  #: its bytes, which the columns point into
-    columns: RecordColumns  #: one row per record; `flags` is not 0 for records that are not messages
-
-
 class StreamReader:
     """Reads the files of a stream once, in the order of an archive; `name` identifies their place in messages."""
 
@@ -52,7 +43,8 @@ class StreamReader:
         self._name = name
         self._files = files
         self._tally = StreamTally()
-        self._last_seq = self._block = self._consumer_bytes = 0
+        self.block = 0  #: number of the block that is being read
+        self._last_seq = self._consumer_bytes = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
         self.config = self._json(inf)  #: its `meta.inf`
@@ -63,8 +55,8 @@ class StreamReader:
         self._check_sum(inf, checksum, highwayhash.stream_key(self.stream))
         self.consumers: list[ConsumerEntry] = []  #: its consumers; complete after all records
 
-    def records(self) -> Iterator[BlockRecords]:
-        """Reads all messages, then the consumers; ArchiveError if the archive is damaged or incomplete."""
+    def records(self) -> Iterator[RecordBatch]:
+        """Reads all records, then the consumers; ArchiveError if the archive is damaged or incomplete."""
         columns = RecordColumns(_ROWS)
         for file in self._files:
             if match := _BLOCK.fullmatch(file.name):
@@ -80,29 +72,28 @@ class StreamReader:
         """The state of the stream; complete after all records."""
         return self._tally.state(self._last_seq)
 
-    def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[BlockRecords]:
-        if index <= self._block:
-            raise ArchiveError(f"{self._name}: {file.name} comes after block {self._block}")
-        self._block = index
+    def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[RecordBatch]:
+        if index <= self.block:
+            raise ArchiveError(f"{self._name}: {file.name} comes after block {self.block}")
+        self.block = index
         key = highwayhash.block_key(self.stream, index)
         buffer = memoryview(file.content)
         position, flaw = 0, RecordFlaw.FULL
         while flaw is RecordFlaw.FULL:
-            rows, position, flaw = kernels.scan_records(buffer, position, key, columns)
-            part = columns.take(rows)
-            if rows:
-                self._count(part, file.name)
-                yield BlockRecords(index, buffer, part)
+            batch, position, flaw = RecordBatch.read(buffer, position, key, columns)
+            if len(batch):
+                self._count(batch, file.name)
+                yield batch
         if flaw is not RecordFlaw.NONE:
             raise ArchiveError(f"{self._name}: {file.name} {_FLAWS[flaw]} at byte {position}")
 
-    def _count(self, columns: RecordColumns, name: str) -> None:
-        numbers = columns.sequence
+    def _count(self, batch: RecordBatch, name: str) -> None:
+        numbers = batch.sequence
         if int(numbers[0]) <= self._last_seq or bool((numbers[1:] <= numbers[:-1]).any()):
             raise ArchiveError(f"{self._name}: the sequences in {name} do not rise")
         self._last_seq = int(numbers[-1])
-        live = columns.flags == 0
-        self._tally.add(numbers[live], columns.timestamp[live], int(columns.length[live].sum()))
+        live = batch.messages
+        self._tally.add(live.sequence, live.timestamp, int(live.length.sum()))
 
     def _add_consumer_file(self, consumer: str, name: str, file: TarFile) -> None:
         files = self._metas.setdefault(consumer, {})

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stantools.store.mapping import Buffer
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, HEADER_LENGTH_SIZE, RECORD_HEAD_SIZE, RecordColumns
+from stantools.streamfiles.record_batch import RecordBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,12 +69,12 @@ def hashes_of(text: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) 
     return kernels.subject_hashes(text, columns)
 
 
-def without_header_form(data: Buffer | bytes, rows: RecordColumns) -> list[int]:
+def without_header_form(rows: RecordBatch) -> list[int]:
     """Returns the sequences of messages whose headers do not have their form."""
     headed = np.flatnonzero(rows.header_start > 0)
     if not len(headed):
         return []
-    array = np.frombuffer(data, np.uint8)
+    array = np.frombuffer(rows.buffer, np.uint8)
     starts, sizes = rows.header_start[headed], rows.header_size[headed].astype(np.int64)
     good = sizes >= _MIN_HEADERS
     begins = np.where(good, starts, 0)
@@ -86,7 +86,7 @@ def without_header_form(data: Buffer | bytes, rows: RecordColumns) -> list[int]:
     return [int(each) for each in rows.sequence[headed[~good]]]
 
 
-def fitting_borders(data: Buffer | bytes, rows: RecordColumns, row: int, names: NDArray[np.uint64]) -> int:
+def fitting_borders(rows: RecordBatch, row: int, names: NDArray[np.uint64]) -> int:
     """Returns how many sizes of the subject that differ in one bit give a known subject."""
     size, start = int(rows.subject_size[row]), int(rows.subject_start[row])
     left = int(rows.length[row]) - RECORD_HEAD_SIZE - HASH_SIZE
@@ -95,6 +95,6 @@ def fitting_borders(data: Buffer | bytes, rows: RecordColumns, row: int, names: 
     sizes = [each for bit in range(_SIZE_BITS) if 0 < (each := size ^ 1 << bit) <= left]
     if not sizes or rows.header_start[row]:
         return 0
-    text = bytes(data[start : start + max(sizes)])
+    text = bytes(rows.buffer[start : start + max(sizes)])
     hashes = hashes_of(text, np.zeros(len(sizes), np.int64), np.array(sizes, np.int64))
     return int(np.count_nonzero(contains(names, hashes)))

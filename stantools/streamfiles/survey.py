@@ -13,16 +13,15 @@ import numpy as np
 
 from stantools.notation import counted
 from stantools.progress import Progress
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
-from stantools.streamfiles import kernels
 from stantools.streamfiles.block_survey import BlockSurvey, survey_block
 from stantools.streamfiles.damage import MAX_CLAIMED_STEP, scan
 from stantools.streamfiles.directory import BlockFile, StoredStream
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
 from stantools.streamfiles.indexes import KnownStream
-from stantools.streamfiles.layout import INDEX, MESSAGES, PURGED, RecordColumns
+from stantools.streamfiles.layout import INDEX, MESSAGES, PURGED
 from stantools.streamfiles.limits import BlockMessages, StreamLimits
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.subjects import SubjectCounts, contains, fitting_borders, hashes_of
 
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ class StreamSurvey:
 
     def _intact_of(self, block: BlockSurvey) -> BlockMessages:
         parts = [
-            (rows.sequence.copy(), rows.length.astype(np.int64), kernels.subject_hashes(data, rows))
-            for data, rows in self.records(block)
+            (rows.sequence.copy(), rows.length.astype(np.int64), rows.subject_hashes()) for rows in self.records(block)
         ]
         empty = (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
         sequence, length, subject = (np.concatenate(each) for each in zip(empty, *parts, strict=True))
@@ -215,10 +213,10 @@ class StreamSurvey:
 
     def _strange(self, block: BlockSurvey, strange: NDArray[np.uint64], names: NDArray[np.uint64]) -> Iterator[int]:
         """Yields messages whose strange subject is a known one, if one bit of its size is another."""
-        for data, rows in self.records(block):
-            odd = rows.take(contains(strange, kernels.subject_hashes(data, rows)))
+        for rows in self.records(block):
+            odd = rows.take(contains(strange, rows.subject_hashes()))
             for row, sequence in enumerate(odd.sequence.tolist()):
-                if fitting_borders(data, odd, row, names) == 1:
+                if fitting_borders(odd, row, names) == 1:
                     yield sequence
 
     # Flaws
@@ -295,21 +293,18 @@ class StreamSurvey:
 
     # Messages
 
-    def records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+    def records(self, block: BlockSurvey) -> Iterator[RecordBatch]:
         """Reads the messages of a block again."""
-        for data, rows in self.all_records(block):
-            yield data, rows.take(rows.flags == 0)
+        return (batch.messages for batch in self.all_records(block))
 
-    def all_records(self, block: BlockSurvey) -> Iterator[tuple[Buffer | bytes, RecordColumns]]:
+    def all_records(self, block: BlockSurvey) -> Iterator[RecordBatch]:
         """Reads the good records of a block again, tombstones and erased ones included."""
         if not block.readable:
             return
         with self.directory.content(block.file) as content:
-            for piece in scan(content.data, block.key):
-                if isinstance(piece, RecordColumns):
-                    yield content.data, piece
+            yield from (piece for piece in scan(content.data, block.key) if isinstance(piece, RecordBatch))
 
-    def messages(self, wanted: Ranges | None = None) -> Iterator[tuple[BlockSurvey, Buffer | bytes, RecordColumns]]:
+    def messages(self, wanted: Ranges | None = None) -> Iterator[tuple[BlockSurvey, RecordBatch]]:
         """Yields the intact messages that are live, each once, block by block in the order of their sequences.
 
         `wanted` are some of the intact messages; without, all.
@@ -325,7 +320,7 @@ class StreamSurvey:
                 last = max(last, chosen.last)
         for chosen, block in sorted(parts, key=lambda part: part[0].first):
             rest = chosen
-            for data, rows in self.records(block):
+            for rows in self.records(block):
                 chosen_rows = rest.select(rows.sequence)
                 if block.disordered:
                     firsts = np.zeros(len(rows), np.bool_)
@@ -333,7 +328,7 @@ class StreamSurvey:
                     chosen_rows &= firsts
                     rest = rest - Ranges.from_sequences(rows.sequence)
                 if chosen_rows.any():
-                    yield block, data, rows.take(chosen_rows)
+                    yield block, rows.take(chosen_rows)
 
     def totals(self) -> tuple[int, int | None]:
         """Returns the size of the intact messages' records, and the number of their subjects; None if unknown."""
@@ -342,8 +337,8 @@ class StreamSurvey:
         if whole and sum(each.messages for each in self.blocks) == self.intact.count():
             counted = None if self._subjects.overflow else len(self._subjects.hashes)
             return sum(each.size for each in self.blocks), counted
-        for _, data, rows in self.messages():
+        for _, rows in self.messages():
             size += int(rows.length.sum())
-            subjects.add(kernels.subject_hashes(data, rows))
+            subjects.add(rows.subject_hashes())
         subjects.settle()
         return size, None if subjects.overflow else len(subjects.hashes)

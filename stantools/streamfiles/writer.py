@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stantools.errors import RefusedError
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles import framing, highwayhash, kernels, meta
-from stantools.streamfiles.batch import MessageBatch, RecordBatch
 from stantools.streamfiles.framing import STORED, Framer
 from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
@@ -26,8 +27,10 @@ from stantools.streamfiles.layout import (
     MAX_SKIPS,
     OpenBlock,
     WriteStop,
+    record_sizes,
 )
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, StreamTally, encode_consumer, measure
+from stantools.streamfiles.record_batch import RecordBatch
 
 __all__ = ["ArchiveState", "ConsumerEntry", "StreamArchive", "measure"]
 
@@ -150,16 +153,26 @@ class StreamArchive:
             raise self._time_error(batch)
         while True:
             before = row
-            row, size, stop = batch.write(row, self._block, self._origin)
-            self._tally.add(batch.sequence[before:row], batch.timestamp[before:row], size)
+            row, size, stop = self._write(batch, row)
+            self._tally.add(batch.stream_sequence[before:row], batch.timestamp[before:row], size)
             if stop is WriteStop.DONE:
                 return
             if stop is WriteStop.FULL and not self._block.position:
-                self._reserve(int(batch.sizes(self._origin)[row]))
+                self._reserve(int(self._sizes(batch)[row]))
             elif stop in (WriteStop.FULL, WriteStop.GAP):
                 yield self._finish_block()
             else:
                 raise self._record_error(batch, row, stop)
+
+    def _write(self, batch: MessageBatch | RecordBatch, row: int) -> tuple[int, int, WriteStop]:
+        if isinstance(batch, RecordBatch):
+            return kernels.copy_records(batch, row, self._block)
+        return kernels.encode_records(batch, row, self._block, self._origin)
+
+    def _sizes(self, batch: MessageBatch | RecordBatch) -> NDArray[np.int64]:
+        if isinstance(batch, RecordBatch):
+            return batch.length.astype(np.int64)
+        return record_sizes(batch, len(batch.channel), len(batch.subject), self._origin)[0]
 
     def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
         """Skip records up to the last sequence."""
@@ -188,23 +201,23 @@ class StreamArchive:
         return name, content
 
     def _record_error(self, batch: MessageBatch | RecordBatch, row: int, stop: WriteStop) -> RefusedError:
-        number = int(batch.sequence[row])
+        number = int(batch.stream_sequence[row])
         if stop is WriteStop.TOO_LARGE:
             return RefusedError(
-                f"{batch.place(row)} needs {int(batch.sizes(self._origin)[row])} bytes in stream {self._stream}, "
+                f"{_place(batch, row)} needs {int(self._sizes(batch)[row])} bytes in stream {self._stream}, "
                 f"a server takes at most {MAX_RECORD_SIZE} from an archive",
                 "leave the channel out, or choose the way publish",
             )
         if number > MAX_SEQUENCE:
             return self._sequence_error(number)
         return RefusedError(
-            f"{batch.place(row)}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
+            f"{_place(batch, row)}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
         )
 
     def _time_error(self, batch: MessageBatch | RecordBatch) -> RefusedError:
         return RefusedError(
-            f"{batch.place(0)} has no time; as the first one of stream "
+            f"{_place(batch, 0)} has no time; as the first one of stream "
             f"{self._stream} it would make servers hide all messages as soon as another one is published",
             "choose the way publish for this channel",
         )
@@ -214,3 +227,9 @@ class StreamArchive:
             f"sequence {number} is more than a stream can have: stream {self._stream} ends at {MAX_SEQUENCE}",
             "see what `stantools verify` says about the channel",
         )
+
+
+def _place(batch: MessageBatch | RecordBatch, row: int) -> str:
+    if isinstance(batch, RecordBatch):
+        return f"message {int(batch.sequence[row])}"
+    return f"channel {batch.channel.decode('utf-8', 'backslashreplace')}: message {int(batch.sequence[row])}"

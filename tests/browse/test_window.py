@@ -285,7 +285,7 @@ def test_what_is_known_is_not_looked_at_again(large: Path, monkeypatch: pytest.M
         raise AssertionError("it was read again")
 
     monkeypatch.setattr("stantools.browse.window_build.survey_slice", never)
-    monkeypatch.setattr("stantools.browse.window_build.open_slice", never)
+    monkeypatch.setattr("stantools.browse.window_build.SliceFile.open", never)
     assert len(refine(window, files, CRC)) == len(window)
 
 

@@ -83,7 +83,7 @@ def test_a_sound_beginning_changes_no_survey(case: str, tmp_path: Path, monkeypa
     for mutation, root in mutated_stores(case, tmp_path, 6):
         found = surveys(root)
         with monkeypatch.context() as patch:
-            patch.setattr(survey, "scan_sound", lambda *_: (FILE_HEADER_SIZE, 0))
+            patch.setattr(survey, "_scan_sound", lambda *_: (FILE_HEADER_SIZE, 0))
             assert surveys(root) == found, mutation
 
 

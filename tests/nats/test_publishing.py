@@ -94,7 +94,7 @@ def test_ends_before_a_gap_and_before_what_does_not_fit(kernel: ModuleType) -> N
 
 def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
     of = batch([Item(100, data=b"a"), Item(200, data=b"b")], b"orders")
-    of.sequence[:] = [8, 9]
+    of.stream_sequence[:] = [8, 9]
     done, frames = encode(kernel, of)
     assert done == 2
     for number, own, (_, reply, block, _) in zip((8, 9), (100, 200), split(frames), strict=True):
@@ -106,7 +106,7 @@ def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
 @pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 24])
 def test_a_row_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
     of = batch([Item(1, data=b"12345678", reply=b"87654321"), Item(2, data=b"12345678", reply=b"87654321")], b"orders")
-    getattr(of.columns, name)[1] = value if value != 24 else len(of.buffer) - 7
+    getattr(of, name)[1] = value if value != 24 else len(of.buffer) - 7
     with pytest.raises(ValueError, match="row 1"):
         encode(kernel, of)
 
@@ -141,12 +141,12 @@ def test_both_write_the_same(
 ) -> None:
     of = batch(listed, b"orders")
     if contiguous:
-        of.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
+        of.stream_sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
     row = min(row, len(listed))
     results = [encode(kernel, of, row, room=room, origin=origin, largest=largest) for kernel in KERNELS.both]
     assert results[0] == results[1]
     for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
-        item, number = listed[at], int(of.sequence[at])
+        item, number = listed[at], int(of.stream_sequence[at])
         assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
         own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
         assert block == headers.guarded(own, b"orders:1:", item.sequence, number - 1)

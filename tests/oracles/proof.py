@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.columns import FrameColumns
-    from stantools.streamfiles.batch import MessageBatch
 
 
 #: What publishing adds behind the lines of `header_block`.
@@ -36,9 +36,8 @@ def compare_messages(
 ) -> tuple[int, int]:
     """Compares messages by sequence until one side is used up; both sides must rise."""
     store, view = memoryview(batch.buffer).cast("B"), memoryview(received).cast("B")
-    one = batch.columns
     while row < len(batch) and other_row < len(columns):
-        wanted, have = int(batch.sequence[row]), int(columns.sequence[other_row])
+        wanted, have = int(batch.stream_sequence[row]), int(columns.sequence[other_row])
         if wanted < have:
             marks[row] = Difference.ABSENT
             row += 1
@@ -51,14 +50,16 @@ def compare_messages(
         if _part(view, columns.subject_start, columns.subject_size, other_row) != batch.subject:
             mark |= Difference.SUBJECT
         header = _part(view, columns.header_start, columns.header_size, other_row)
-        reply = _part(store, one.reply_start, one.reply_size, row)
-        expected = header_block(batch.channel, int(one.sequence[row]), int(one.timestamp[row]), reply, origin=origin)
+        reply = _part(store, batch.reply_start, batch.reply_size, row)
+        expected = header_block(
+            batch.channel, int(batch.sequence[row]), int(batch.timestamp[row]), reply, origin=origin
+        )
         was_published = published and is_extended(expected, header)
         if header != expected and not was_published:
             mark |= Difference.HEADER
-        if one.timestamp[row] != columns.timestamp[other_row] and not was_published:
+        if batch.timestamp[row] != columns.timestamp[other_row] and not was_published:
             mark |= Difference.TIME
-        if _part(store, one.data_start, one.data_size, row) != _part(
+        if _part(store, batch.data_start, batch.data_size, row) != _part(
             view, columns.data_start, columns.data_size, other_row
         ):
             mark |= Difference.DATA

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
     from numpy.typing import NDArray
 
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.columns import FrameColumns
-    from stantools.streamfiles.batch import MessageBatch
 
 _GOOD_START: Final = b'{"stream":"'
 _SEQUENCE: Final = b'"seq":'
@@ -25,19 +25,18 @@ def encode_message(
     batch: MessageBatch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
 ) -> tuple[bytes, int]:
     """Returns the frame of one message, and the total bytes of its header block and payload."""
-    columns = batch.columns
     parts = []
-    for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):
+    for start, size in ((batch.data_start, batch.data_size), (batch.reply_start, batch.reply_size)):
         begin, end = int(start[row]), int(start[row]) + int(size[row])
         if begin < 0 or end > len(batch.buffer):
             raise ValueError(f"row {row} points out of the buffer")
         parts.append(bytes(batch.buffer[begin:end]))
     data, answer = parts
-    own = int(columns.sequence[row])
-    block = headers.header_block(batch.channel, own, int(columns.timestamp[row]), answer, origin=origin)
+    own = int(batch.sequence[row])
+    block = headers.header_block(batch.channel, own, int(batch.timestamp[row]), answer, origin=origin)
     block = headers.guarded(block, identity, own, expected_last)
     total = len(block) + len(data)
-    head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.sequence[row]), len(block), total)
+    head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.stream_sequence[row]), len(block), total)
     return b"%b%b%b\r\n" % (head, block, data), total
 
 
@@ -59,7 +58,7 @@ def encode_publishes(
     if row < 0 or rows < 0 or row + rows > len(batch):
         raise ValueError(f"rows {row} to {row + rows} of {len(batch)}")
     target = memoryview(out).cast("B")
-    sequences = batch.sequence[row : row + rows].tolist()
+    sequences = batch.stream_sequence[row : row + rows].tolist()
     at = done = 0
     for sequence in sequences:
         if done and sequence != sequences[done - 1] + 1:

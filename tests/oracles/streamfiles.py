@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.format.columns import MessageColumns
-    from stantools.streamfiles.batch import MessageBatch
+    from stantools.format.message_batch import MessageBatch
 
 #: From this size on it is faster to copy a piece on its own.
 _LARGE: Final = 256
@@ -138,7 +138,7 @@ def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bo
     Nothing is skipped at the beginning of a block, and the first record may be larger than its room. If even that one
     does not fit into the content, the block is full while it is empty.
     """
-    columns, sequence, channel, subject = batch.columns, batch.sequence, batch.channel, batch.subject
+    columns, sequence, channel, subject = batch, batch.stream_sequence, batch.channel, batch.subject
     out, position, buffer = block.content, block.position, batch.buffer
     if not 0 <= first <= len(sequence) or not 0 <= position <= len(out):
         raise ValueError(f"row {first} of {len(sequence)} at {position} of {len(out)}")

@@ -72,7 +72,7 @@ def digest(plan: MergePlan, name: str, case: str, first: int = 1) -> tuple[int, 
     count, found = 0, hashlib.sha256()
     for batch in ChannelSource(channel, plan.crc, DecryptionKey(key_of(case))).read(after=first - 1):
         for row in range(len(batch)):
-            found.update(struct.pack(">Qq", int(batch.sequence[row]), int(batch.columns.timestamp[row])))
+            found.update(struct.pack(">Qq", int(batch.sequence[row]), int(batch.timestamp[row])))
             found.update(batch.data(row))
             count += 1
     return count, found.hexdigest()

@@ -30,7 +30,7 @@ from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sample import SampleOptions, write_sample
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import golden_cases, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
@@ -48,7 +48,7 @@ def messages(root: Path, crc: Crc) -> dict[str, dict[int, tuple[int, bytes, byte
         for one in channel.slices:
             assert one.data is not None
             with mapped(one.data) as data:
-                for event in scan_slice(data, channel.raw_name, crc):
+                for event in SliceFile(data, channel.raw_name, crc).records():
                     if isinstance(event, MessageColumns):
                         for offset, size in zip(event.offset.tolist(), event.size.tolist(), strict=True):
                             message = gogo.decode(pb.MsgProto, data[offset + 8 : offset + 8 + size])
@@ -188,7 +188,7 @@ def _untouched(healthy: Path, root: Path) -> dict[str, dict[int, tuple[int, byte
             now_path = root / channel.name / one.name
             now = now_path.read_bytes() if now_path.exists() else b""
             old = one.data.read_bytes()
-            for batch in scan_slice(memoryview(old), channel.raw_name, Crc(IEEE)):
+            for batch in SliceFile(memoryview(old), channel.raw_name, Crc(IEEE)).records():
                 assert isinstance(batch, MessageColumns)
                 for offset, size in zip(batch.offset.tolist(), batch.size.tolist(), strict=True):
                     end = offset + 8 + size
@@ -516,7 +516,7 @@ def test_places_that_are_refused(golden_copy: Callable[[str], Path], tmp_path: P
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-import stantools.store.durable as durable, stantools.store.atomic as atomic, stantools.store.slicefile as slicefile
+import stantools.store.durable as durable, stantools.store.atomic as atomic, stantools.store.slice_output as slicefile
 from stantools.recovery.salvage import *
 from stantools.store.directory import open_datastore
 from stantools.format.crc import Crc

@@ -8,31 +8,23 @@ from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, ScanStop
+from stantools.format.message_batch import MessageBatch
 
 Message = tuple[int, int, bytes, bytes]
 
 
-def scan(path: Path, channel: bytes, crc: Crc) -> tuple[memoryview, MessageColumns]:
+def scan(path: Path, channel: bytes, crc: Crc) -> MessageBatch:
     """All records of a healthy data file."""
     buffer = memoryview(path.read_bytes())
     columns = MessageColumns(len(buffer) // 8 + 1)
     rows, offset, stop = kernels.scan_messages(buffer, FILE_HEADER_SIZE, len(buffer), crc, channel, columns)
     assert (stop, offset) == (ScanStop.END, len(buffer)), path
-    return buffer, columns.take(rows)
+    return MessageBatch(columns.take(rows), buffer, channel)
 
 
 def messages(path: Path, channel: bytes, crc: Crc) -> list[Message]:
     """All messages of a healthy data file: sequence, timestamp, reply, data."""
-    buffer, columns = scan(path, channel, crc)
-    return [
-        (
-            int(columns.sequence[i]),
-            int(columns.timestamp[i]),
-            bytes(buffer[columns.reply_start[i] :][: columns.reply_size[i]]),
-            bytes(buffer[columns.data_start[i] :][: columns.data_size[i]]),
-        )
-        for i in range(columns.capacity)
-    ]
+    return list(scan(path, channel, crc).messages())
 
 
 def slice_files(directory: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from stantools.store.directory import list_channel
 from stantools.store.growing_channel import ANYWHERE, REMOVED, REPLACED, ChannelFollower, LostRange
 from stantools.store.mapping import mapped
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 from tests.pipeline.tables.followed import CRC, Server, cut_to_index
 
 History = Iterator[None]
@@ -182,7 +182,7 @@ def test_pieces(case: tuple[Callable[[Server], History], set[str]], tmp_path: Pa
                 continue
             assert part.files.data
             with mapped(part.files.data) as data:
-                for rows in scan_slice(data[: part.end], server.name, CRC, start=part.start):
+                for rows in SliceFile(data[: part.end], server.name, CRC).records(part.start):
                     if not isinstance(rows, DamagedRange):
                         got += [number_of(bytes(data[at : at + 20])) for at in rows.data_start.tolist()]
         at = news.end

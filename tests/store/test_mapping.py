@@ -26,7 +26,7 @@ from stantools.store.logrepair import SUBS_LOG
 from stantools.store.logscan import LogDamage, scan_log
 from stantools.store.mapping import MappedWindow, descriptor_of, mapped, open_regular
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
 from tests.durables import write_durables
@@ -243,7 +243,7 @@ def found(path: Path, scan: str) -> tuple[list[object], int]:
     rows: list[object] = []
     lost = 0
     with mapped(path) as data:
-        parts = scan_slice(data, b"foo", CRC) if scan == "slice" else scan_log(data, SUBS_LOG, CRC)
+        parts = SliceFile(data, b"foo", CRC).records() if scan == "slice" else scan_log(data, SUBS_LOG, CRC)
         for part in parts:
             if isinstance(part, DamagedRange | LogDamage):
                 rows.append(part.kind)

@@ -16,7 +16,7 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, ScanStop
 from stantools.store.indexes import SliceIndex
 from stantools.store.resync import DamagedRange, DamageKind, Resync
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -50,7 +50,7 @@ def scan(data: bytes, entries: bytes | None = None) -> tuple[dict[int, int], lis
     good: dict[int, int] = {}
     damages: list[DamagedRange] = []
     at = FILE_HEADER_SIZE
-    for event in scan_slice(memoryview(data), CHANNEL, CRC, index=index):
+    for event in SliceFile(memoryview(data), CHANNEL, CRC).records(index=index):
         if isinstance(event, DamagedRange):
             assert event.offset == at and event.length > 0
             damages.append(event)
@@ -279,7 +279,7 @@ def test_other_polynomials_and_no_check() -> None:
     made = make(MESSAGES)
     at = made.ends[1] - 12
     data = with_bytes(made, at, bytes([made.data[at] ^ 1]))
-    events = list(scan_slice(memoryview(data), CHANNEL, CRC.unchecked))
+    events = list(SliceFile(memoryview(data), CHANNEL, CRC.unchecked).records())
     assert [len(e.sequence) for e in events if not isinstance(e, DamagedRange)] == [6]
 
 

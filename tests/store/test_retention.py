@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stantools.format.crc import Crc
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits
 from stantools.store.retention import Retention
-from stantools.store.slicefile import remove_slice
+from stantools.store.slice_output import remove_slice
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.store.slices import all_messages

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
+from stantools.format.message_batch import MessageBatch
 from stantools.store.mapping import WINDOW
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 CRC = Crc(IEEE)
 
@@ -21,11 +21,11 @@ def events(data: bytes, most: int = WINDOW) -> tuple[list[int], list[tuple[int, 
     good: list[int] = []
     bad: list[tuple[int, int, str, int]] = []
     sizes: list[int] = []
-    for event in scan_slice(memoryview(data), b"a", CRC, max_bytes=most):
+    for event in SliceFile(memoryview(data), b"a", CRC).records(max_bytes=most):
         if isinstance(event, DamagedRange):
             bad.append((event.offset, event.length, event.kind.value, event.stop))
         else:
-            assert isinstance(event, MessageColumns)
+            assert isinstance(event, MessageBatch)
             good += event.offset.tolist()
             size = int(event.size.sum(dtype=np.int64)) + 8 * event.capacity
             sizes.append(size if event.capacity > 1 else 0)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from stantools.errors import StoreUnwritableError
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.store import slicefile
+from stantools.store import slice_output
 from stantools.store.limits import ONE_SLICE, SliceLimits
-from stantools.store.slicefile import remove_slice
+from stantools.store.slice_output import remove_slice
 from stantools.store.slicestate import SliceState, last_slice
 from stantools.store.slicewriter import SliceWriter, WriteOptions
 from tests.conftest import GOLDEN, golden_cases, load_expected
@@ -68,19 +67,13 @@ def test_rewriting_golden_slices_gives_the_same_bytes(golden, tmp_path, case, ch
                     sequences, times, replies, payloads = zip(*batch[at : at + step], strict=True)
                     writer.append(sequences, times, replies if any(replies) else None, payloads)
             else:
-                buffer, columns = scan(path, name, crc)
-                keep = np.array([int(n) not in filled for n in columns.sequence], bool)
-                kept = MessageColumns(int(keep.sum()))
-                for column in ("offset", "size", "sequence", "timestamp"):
-                    getattr(kept, column)[:] = getattr(columns, column)[keep]
+                batch = scan(path, name, crc)
+                kept = batch.pick(np.array([int(n) not in filled for n in batch.sequence], bool))
                 if "one" in how:
-                    for at in range(kept.capacity):
-                        one = MessageColumns(1)
-                        for column in ("offset", "size", "sequence", "timestamp"):
-                            getattr(one, column)[:] = getattr(kept, column)[at : at + 1]
-                        writer.append_records(buffer, one)
+                    for at in range(len(kept)):
+                        writer.append_records(kept.part(at, at + 1))
                 else:
-                    writer.append_records(buffer, kept)
+                    writer.append_records(kept)
     written, wanted = slice_files(tmp_path), slice_files(source)
     empty = {name for name, content in wanted.items() if len(content) <= 4 or name.endswith(".bak")}
     assert written == {name: content for name, content in wanted.items() if name not in empty}
@@ -206,13 +199,13 @@ def test_sequences_must_increase(tmp_path, sequences):
 def test_nothing_is_written_before_the_flush_and_data_before_the_index(tmp_path, monkeypatch):
     calls = []
     for name in ("write_data", "write_index", "sync"):
-        real = getattr(slicefile.SliceFile, name)
+        real = getattr(slice_output.SliceOutput, name)
 
         def call(self, *args, real=real, name=name):
             calls.append(name)
             return real(self, *args)
 
-        monkeypatch.setattr(slicefile.SliceFile, name, call)
+        monkeypatch.setattr(slice_output.SliceOutput, name, call)
     writer = SliceWriter(tmp_path, b"c", IEEE)
     put(writer, 1, 3, batch=1)
     assert calls == []
@@ -371,10 +364,10 @@ def test_bigger_than_every_buffer(tmp_path):
     big = b"y" * 100_000
     with SliceWriter(tmp_path, b"c", IEEE, WriteOptions(buffer_size=1000)) as writer:
         writer.append([1, 2, 3], [1, 2, 3], None, [b"", big, b"z"])
-    source, columns = scan(tmp_path / "msgs.1.dat", b"c", IEEE)
+    batch = scan(tmp_path / "msgs.1.dat", b"c", IEEE)
     (tmp_path / "copy").mkdir()
     with SliceWriter(tmp_path / "copy", b"c", IEEE) as writer:
-        writer.append_records(source, columns)
+        writer.append_records(batch)
     assert slice_files(tmp_path / "copy") == slice_files(tmp_path)
 
 

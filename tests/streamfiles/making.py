@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles.batch import MessageBatch
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles.headers import header_block
-from stantools.streamfiles.reader import ArchiveReader, BlockRecords
+from stantools.streamfiles.reader import ArchiveReader
 
 TIME = 1_600_000_000_123_456_789
 #: What a server adds to the configuration of a stream that says nothing of it, in the order in which it is kept.
@@ -55,8 +55,9 @@ def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes 
         if message.reply:
             columns.reply_start[row], columns.reply_size[row] = len(buffer), len(message.reply)
             buffer += message.reply
-    places = np.array([message.place for message in messages], np.uint64)
-    return MessageBatch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
+    made = MessageBatch(columns, memoryview(bytes(buffer)), channel, subject or channel)
+    made.stream_sequence = np.array([message.place for message in messages], np.uint64)
+    return made
 
 
 def numbered(sequences: Sequence[int], size: int = 12) -> list[Item]:
@@ -75,18 +76,12 @@ def contents(reader: ArchiveReader) -> tuple[list[tuple[object, ...]], list[int]
     skips: list[int] = []
     blocks: dict[int, int] = {}
     for records in reader.records():
-        columns = records.columns
-        blocks[records.block] = blocks.get(records.block, 0) + len(columns)
-        for row in range(len(columns)):
-            if columns.flags[row]:
-                assert columns.flags[row] == 2
-                skips.append(int(columns.sequence[row]))
+        blocks[reader.block] = blocks.get(reader.block, 0) + len(records)
+        for row in range(len(records)):
+            if records.flags[row]:
+                assert records.flags[row] == 2
+                skips.append(int(records.sequence[row]))
                 continue
-            facts = (int(columns.sequence[row]), int(columns.timestamp[row]))
-            messages.append((*facts, *(_part(records, row, name) for name in ("subject", "header", "data"))))
+            facts = (int(records.sequence[row]), int(records.timestamp[row]))
+            messages.append((*facts, records.subject(row), records.header(row), records.data(row)))
     return messages, skips, blocks
-
-
-def _part(records: BlockRecords, row: int, name: str) -> bytes:
-    start = int(getattr(records.columns, f"{name}_start")[row])
-    return bytes(records.buffer[start : start + int(getattr(records.columns, f"{name}_size")[row])])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -54,7 +53,8 @@ def test_writing(compiled: ModuleType, at_end: bool, origin: bool) -> None:
     end = whole.position
     assert (row, stop) == (3, WriteStop.DONE)
     with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as content:
-        of, target = replace(of, buffer=source), np.frombuffer(content, np.uint8)
+        target = np.frombuffer(content, np.uint8)
+        of.buffer = source
         block = OpenBlock(target, 10_000, KEY)
         assert compiled.encode_records(of, 0, block, origin) == (row, live, stop)
         assert block.position == end

@@ -75,15 +75,10 @@ def ranges(pairs: list[list[int]]) -> Ranges:
 def contents(survey: StreamSurvey) -> dict[int, bytes]:
     """Each message in the form of the digest."""
     found: dict[int, bytes] = {}
-    for _, data, rows in survey.messages():
-        for row, sequence in enumerate(rows.sequence.tolist()):
-            form = struct.pack(">Qq", sequence, int(rows.timestamp[row]))
-            for start, size in (
-                (rows.subject_start, rows.subject_size),
-                (rows.header_start, rows.header_size),
-                (rows.data_start, rows.data_size),
-            ):
-                text = bytes(data[int(start[row]) : int(start[row]) + int(size[row])])
+    for _, batch in survey.messages():
+        for row, sequence in enumerate(batch.sequence.tolist()):
+            form = struct.pack(">Qq", sequence, int(batch.timestamp[row]))
+            for text in (batch.subject(row), batch.header(row), batch.data(row)):
                 form += struct.pack(">I", len(text)) + text
             assert sequence not in found
             found[sequence] = form

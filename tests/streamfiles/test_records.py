@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles import highwayhash
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
@@ -60,7 +59,7 @@ def encode(
     row, live, stop = kernel.encode_records(of, first, block, origin)
     end = block.position
     if row > first:
-        assert (block.last, block.last_time) == (of.sequence[row - 1], of.columns.timestamp[row - 1])
+        assert (block.last, block.last_time) == (of.stream_sequence[row - 1], of.timestamp[row - 1])
     assert isinstance(stop, WriteStop)
     assert (out[:position] == 0xAA).all()
     assert (out[end:] == 0xAA).all(), "something was written behind the end"
@@ -76,7 +75,7 @@ def scan(
     if not position and flaw is not RecordFlaw.FULL:
         assert kernel.end_of_records(block, key) == end
     part = columns.take(rows)
-    return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.__slots__ if n != "capacity"}
+    return rows, end, flaw, {n: getattr(part, n).tolist() for n in RecordColumns.names}
 
 
 class TestVectors:
@@ -212,7 +211,7 @@ class TestWrongUse:
     )
     def test_places_outside_of_the_buffer(self, kernel: ModuleType, column: str, value: int) -> None:
         of = batch([Item(1, data=b"data", reply=b"reply")])
-        getattr(of.columns, column)[0] = value
+        getattr(of, column)[0] = value
         with pytest.raises(ValueError, match="beyond"):
             encode(kernel, of, room=1 << 26)
 
@@ -231,7 +230,7 @@ class TestWrongUse:
             with pytest.raises(ValueError):
                 kernel.encode_records(of, first, OpenBlock(content, room, key, position), False)
         with pytest.raises(ValueError, match="subject"):
-            kernel.encode_records(replace(of, subject=bytes(65536)), 0, OpenBlock(out, 500, KEY), False)
+            kernel.encode_records(batch([Item(1)], subject=bytes(65536)), 0, OpenBlock(out, 500, KEY), False)
         for count, position in [(34, 0), (1, 971), (1, -1)]:
             with pytest.raises(ValueError, match="fit"):
                 kernel.encode_skips(OpenBlock(out, 1000, KEY, position), 1, count, 0)
@@ -325,7 +324,7 @@ def test_both_write_the_same(of: MessageBatch, origin: bool, room: int, key: byt
     first = data.draw(st.integers(0, len(of)))
     where: dict[str, Any] = {"first": first, "origin": origin, "key": key, "room": room, "size": room + 20000}
     where["position"] = data.draw(st.integers(0, room))
-    where["previous"] = data.draw(st.integers(0, int(of.sequence[first]) if first < len(of) else 9))
+    where["previous"] = data.draw(st.integers(0, int(of.stream_sequence[first]) if first < len(of) else 9))
     where["time"] = data.draw(times)
     assert encode(oracle, of, **where) == encode(compiled, of, **where)
 
@@ -352,11 +351,11 @@ def test_what_is_written_is_read(of: MessageBatch, origin: bool) -> None:
             assert parts == [
                 record_content(
                     Item(
-                        int(of.columns.sequence[index]),
-                        int(of.columns.timestamp[index]),
+                        int(of.sequence[index]),
+                        int(of.timestamp[index]),
                         of.data(index),
                         of.reply(index),
-                        int(of.sequence[index]),
+                        int(of.stream_sequence[index]),
                     ),
                     of.channel,
                     of.subject,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles.batch import MessageBatch
+from stantools.format.message_batch import MessageBatch
 from stantools.streamfiles.framing import unframe
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
 from stantools.streamfiles.meta import ConsumerState
@@ -242,7 +242,7 @@ class TestPieces:
             buffer = memoryview(bytes(5000))
             for begin in range(1, 20_000, 1000):
                 columns.sequence[:] = np.arange(begin, begin + 1000)
-                yield MessageBatch(b"c", b"c", buffer, columns, columns.sequence)
+                yield MessageBatch(columns, buffer, b"c")
 
         of = archive(block_bytes=2_000_000)
         tracemalloc.start()

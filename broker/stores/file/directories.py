@@ -29,7 +29,7 @@ from stantools.format.quoting import quote
 from stantools.store.directory import SUBS_FILE
 from stantools.store.durable import UnnamedFile, fsync_directory, writing
 from stantools.store.logwriter import SubsLog
-from stantools.store.slicefile import remove_slice
+from stantools.store.slice_output import remove_slice
 
 
 class DirectoryState(enum.Enum):

@@ -33,7 +33,7 @@ from stantools.store.indexes import SliceIndex
 from stantools.store.limits import UNLIMITED, StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import read_server_info
-from stantools.store.slicefile import index_size
+from stantools.store.slice_output import index_size
 from stantools.store.slicestate import SliceState
 from stantools.store.sublog import SubsState
 

@@ -22,17 +22,14 @@ from broker.stores.interface import Flush, MessageStore, StorageError
 from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format import kernels
 from stantools.format.crc import Crc
+from stantools.format.message_batch import MessageBatch, texts
 from stantools.format.quoting import quote
 from stantools.nats.errors import NatsError
 from stantools.nats.publishing.kernels import read_origins
-from stantools.streamfiles import headers
-from stantools.streamfiles.batch import MessageBatch
+from stantools.streamfiles.messages import safe_replies
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from broker.stores.jetstream.jetstream_port import JetStreamPort
-    from stantools.format.envelope import Buffer
     from stantools.nats.inbox import Received
     from stantools.store.limits import ChannelLimits
 
@@ -253,11 +250,10 @@ class ChannelCopy:
 
     def batch(self, records: MessageRecordBuffer) -> MessageBatch:
         """Returns messages in the form in which they are published."""
-        columns, _ = decoded(records, self.channel.name, self._crc)
-        batch = MessageBatch(
-            self.channel.name, self.channel.subject, memoryview(records.data), columns, columns.sequence
-        )
-        return _with_safe_replies(batch) if columns.reply_size.any() else batch
+        batch, _ = decoded(records, self.channel.name, self._crc)
+        batch.subject = self.channel.subject
+        replies = safe_replies(batch)
+        return batch if replies is None else batch.with_contents(list(batch.payloads()), replies)
 
     def _records(self, received: Received) -> MessageRecordBuffer:
         """Returns messages of the stream as records of the channel."""
@@ -265,8 +261,8 @@ class ChannelCopy:
         times, starts, sizes = columns.timestamp.copy(), np.empty(count, np.int64), np.empty(count, np.uint32)
         replies: list[bytes] | None = None
         if read_origins(received.buffer, columns, times, starts, sizes):
-            replies = _parts(received.buffer, starts, sizes)
-        payloads = _parts(received.buffer, columns.data_start, columns.data_size)
+            replies = list(texts(received.buffer, starts, sizes))
+        payloads = list(texts(received.buffer, columns.data_start, columns.data_size))
         sequences = columns.sequence.copy()
         encoded, lengths = kernels.encode_messages(self.channel.name, sequences, times, replies, payloads, self._crc)
         return block_of(encoded, lengths, sequences, times)
@@ -294,23 +290,3 @@ class _RepublishOwner:
 def _missing_messages(state: Mapping[str, Any]) -> int:
     """Returns the number of missing messages. An empty stream may count all that it ever had, so it has none."""
     return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
-
-
-def _parts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> list[bytes]:
-    view, ends = memoryview(buffer), starts + sizes
-    return [bytes(view[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-
-def _with_safe_replies(batch: MessageBatch) -> MessageBatch:
-    """Returns the messages with replies that are valid header values."""
-    replies = [batch.reply(row) for row in range(len(batch))]
-    if all(headers.is_safe_value(reply) for reply in replies):
-        return batch
-    columns = batch.columns
-    buffer = bytearray(batch.buffer)
-    for row, reply in enumerate(replies):
-        if not headers.is_safe_value(reply):
-            safe = headers.safe_value(reply)
-            columns.reply_start[row], columns.reply_size[row] = len(buffer), len(safe)
-            buffer += safe
-    return MessageBatch(batch.channel, batch.subject, memoryview(bytes(buffer)), columns, batch.sequence)

@@ -23,7 +23,7 @@ from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import replace_file, writing
 from stantools.store.mapping import mapped
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -91,7 +91,7 @@ def _intact_part(data: Path, channel: bytes, crc: Crc, before: int | None = None
     with mapped(data) as buffer:
         if bytes(buffer[:FILE_HEADER_SIZE]) != FILE_HEADER_BYTES:
             return None
-        for part in scan_slice(buffer, channel, crc):
+        for part in SliceFile(buffer, channel, crc).records():
             if isinstance(part, DamagedRange):
                 break
             rows = part.capacity if before is None else int(np.searchsorted(part.sequence, np.uint64(before)))

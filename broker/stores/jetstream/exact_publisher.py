@@ -30,8 +30,8 @@ from stantools.streamfiles import headers
 if TYPE_CHECKING:
     from broker.stores.jetstream.jetstream_port import JetStreamPort
     from stantools.format.envelope import Buffer
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.frames import Frames
-    from stantools.streamfiles.batch import MessageBatch
 
 #: seconds without an answer until the outcome counts as unknown, and between two reads of the stream's state
 PATIENCE: Final = 2.0

@@ -29,9 +29,8 @@ from broker.log import STREAMING
 from broker.stores.interface import Flush, FlushOutcome, StorageError
 from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from broker.stores.jetstream.lease import LEASE, Lease, LeaseTerm
-from stantools.format.columns import MessageColumns
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.errors import NatsError
-from stantools.streamfiles.batch import MessageBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,12 +166,9 @@ class BrokerState:
 
     def _submit(self, subject: bytes, thing: bytes | ProgressRecord, flush: Flush) -> None:
         content = thing if isinstance(thing, bytes) else thing.encode(self._streams.max_payload - _AROUND)
-        columns = MessageColumns(1)
         self._last += 1
-        columns.sequence[0], columns.data_size[0] = self._last, len(content)
-        full = self._names.records.encode() + subject
-        batch = MessageBatch(b"", full, memoryview(content), columns, columns.sequence)
         sequence = self._last
+        batch = MessageBatch.of_payload(sequence, 0, content, self._names.records.encode() + subject)
         piece = PublishRange(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
         self._under_way[piece] = subject, thing, flush, asyncio.get_running_loop().time()
         self._publisher.submit(piece)

@@ -40,10 +40,10 @@ from stantools.streamfiles.layout import (
     PURGED,
     PURGING,
     ArchiveError,
-    RecordColumns,
     RecordFlaw,
 )
 from stantools.streamfiles.meta import decode_consumer
+from stantools.streamfiles.record_batch import RecordBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -385,7 +385,7 @@ class StreamRecovery:
                 path.unlink(missing_ok=True)
 
 
-def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int]]:
+def _rows(columns: RecordBatch) -> Iterable[tuple[int, int, int, int, int, int]]:
     return zip(
         columns.sequence.tolist(),
         columns.flags.tolist(),

@@ -17,9 +17,9 @@ import numpy as np
 
 from stantools.errors import StoreUnreadableError
 from stantools.escaping import text
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
+from stantools.format.message_batch import MessageBatch
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange
 from stantools.inspection.forecast.channel import RecoveredChannel
@@ -35,7 +35,7 @@ from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 from stantools.store.sublog import IN_DURABLE_GROUP, STATUSES, SubStatus, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
@@ -92,7 +92,7 @@ class CutFile:
         intact, parts = 0, []
         with ExitStack() as stack:
             for part in self._slice(stack):
-                if isinstance(part, MessageColumns):
+                if isinstance(part, MessageBatch):
                     intact += part.capacity
                     parts.append(Ranges.from_sequences(part.sequence.copy()))
                 elif part.repair is not None:
@@ -114,7 +114,7 @@ class CutFile:
             return
         with ExitStack() as stack:
             for part in self._slice(stack):
-                if isinstance(part, MessageColumns):
+                if isinstance(part, MessageBatch):
                     rows = zip(part.offset.tolist(), part.size.tolist(), part.sequence.tolist(), strict=True)
                     for offset, size, sequence in rows:
                         length = size + RECORD_HEADER_SIZE
@@ -124,7 +124,7 @@ class CutFile:
                     intact = part.repair is not None
                     yield RemovedRecord(self.file, part.offset, part.length, intact, part.kind.value, known)
 
-    def _slice(self, stack: ExitStack) -> Iterator[MessageColumns | DamagedRange]:
+    def _slice(self, stack: ExitStack) -> Iterator[MessageBatch | DamagedRange]:
         path = self.root / self.file
         buffer = stack.enter_context(mapped(path))
         channel = self.file.rpartition("/")[0].encode("utf-8", "surrogateescape")
@@ -133,7 +133,7 @@ class CutFile:
         if index_path.is_file():
             entries = stack.enter_context(mapped(index_path))
             index = SliceIndex(entries, scan_index(entries, self.crc).rows)
-        yield from scan_slice(buffer, channel, self.crc, index=index, start=self.offset)
+        yield from SliceFile(buffer, channel, self.crc).records(self.offset, index=index)
 
     def _log_records(self, buffer: Buffer, layout: LogLayout) -> Iterator[RemovedRecord]:
         for part in scan_log(buffer, layout, self.crc):

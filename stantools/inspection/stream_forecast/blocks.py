@@ -22,9 +22,9 @@ from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     TOMBSTONE,
-    RecordColumns,
     RecordFlaw,
 )
+from stantools.streamfiles.record_batch import RecordBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,20 +59,17 @@ class RebuiltRecords:
 
 def rebuild_records(data: Buffer | bytes, key: bytes) -> RebuiltRecords:
     """Reads a block as a rebuild does."""
-    parts: list[RecordColumns] = []
+    parts: list[RecordBatch] = []
     hashes = [np.zeros(0, np.uint64)]
     position, stop, bare = 0, BlockStop.END, False
     subjects: dict[int, bytes] = {}
     flaw = RecordFlaw.FULL
     while flaw is RecordFlaw.FULL:
-        batch = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
-        rows, position, flaw = kernels.scan_records(data, position, key, batch)
-        found = batch.take(rows)
-        parts.append(found)
-        hashes.append(kernels.subject_hashes(data, found))
+        batch, position, flaw = RecordBatch.read(data, position, key)
+        parts.append(batch)
+        hashes.append(batch.subject_hashes())
         for row in np.unique(hashes[-1], return_index=True)[1].tolist():
-            start = int(found.subject_start[row])
-            subjects.setdefault(int(hashes[-1][row]), bytes(data[start : start + int(found.subject_size[row])]))
+            subjects.setdefault(int(hashes[-1][row]), batch.subject(row))
         if flaw not in (RecordFlaw.FULL, RecordFlaw.NONE):
             odd = _RawRecord.at(data, position)
             bare = odd.headers and odd.size < EMPTY_RECORD_SIZE + odd.subject_size + HEADER_LENGTH_SIZE
@@ -177,9 +174,8 @@ def place_records(data: Buffer | bytes, key: bytes, *, with_headers: bool) -> Pl
     """
     placed, position = PlacedRecords(), 0
     while position < len(data):
-        batch = RecordColumns(min(_ROWS, (len(data) - position) // EMPTY_RECORD_SIZE + 1))
-        rows, position, flaw = kernels.scan_records(data, position, key, batch)
-        placed.add(batch.sequence[:rows].copy(), batch.flags[:rows].copy())
+        batch, position, flaw = RecordBatch.read(data, position, key)
+        placed.add(batch.sequence.copy(), batch.flags.copy())
         if flaw is RecordFlaw.NONE:
             break
         if flaw is RecordFlaw.FULL:

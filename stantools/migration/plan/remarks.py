@@ -118,7 +118,7 @@ def older_than(channel: ChannelSource, moment: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         batch = next(channel.read(after=middle - 1, finish=False))
-        sequence, timestamp = int(batch.sequence[0]), int(batch.columns.timestamp[0])
+        sequence, timestamp = int(batch.stream_sequence[0]), int(batch.timestamp[0])
         if timestamp >= moment or sequence >= high:
             high = middle
         else:

@@ -2,8 +2,8 @@ import numpy as np
 from _typeshed import ReadableBuffer
 from numpy.typing import NDArray
 
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.columns import FrameColumns
-from stantools.streamfiles.batch import MessageBatch
 
 def compare_messages(
     batch: MessageBatch,

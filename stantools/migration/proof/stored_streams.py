@@ -22,16 +22,12 @@ from stantools.progress import Progress
 from stantools.recovery.streams.record_files import hashes
 from stantools.sources.source import Source
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.directory import StoredConsumer, StoredStream
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
-#: parts of a message, with the columns that hold them
-_PARTS: Final = (
-    ("subject", "subject_start", "subject_size"),
-    ("headers", "header_start", "header_size"),
-    ("payload", "data_start", "data_size"),
-)
+#: parts of a message
+_PARTS: Final = {"subject": RecordBatch.subject, "headers": RecordBatch.header, "payload": RecordBatch.data}
 #: kinds of difference, in the order of the report
 _CODES: Final = {
     "missing": "message-missing",
@@ -101,7 +97,7 @@ class _RisingMessages:
     """The intact messages of a stream in rising order, of which some are taken at a time."""
 
     def __init__(self, survey: StreamSurvey) -> None:
-        self._batches = (RecordBatch(data, rows) for _, data, rows in survey.messages())
+        self._batches = (batch for _, batch in survey.messages())
         self._rest: RecordBatch | None = None
 
     def rest(self) -> RecordBatch | None:
@@ -117,8 +113,8 @@ class _RisingMessages:
         batch = self._rest
         assert batch is not None
         end = int(np.searchsorted(batch.sequence, sequence, side="right"))
-        self._rest = RecordBatch(batch.buffer, batch.columns.take(slice(end, None)))
-        return RecordBatch(batch.buffer, batch.columns.take(slice(0, end)))
+        self._rest = batch.take(slice(end, None))
+        return batch.take(slice(0, end))
 
 
 def _compare_messages(name: str, one: StreamSurvey, other: StreamSurvey) -> tuple[list[Finding], int]:
@@ -145,7 +141,7 @@ def _compare_rows(one: RecordBatch, other: RecordBatch) -> Iterator[tuple[str, R
         return
     a, b = hashes(one)[here], hashes(other)[there]
     sizes = [
-        (batch.columns.subject_size[at].astype(np.int64) << 32) + batch.columns.header_size[at]
+        (batch.subject_size[at].astype(np.int64) << 32) + batch.header_size[at]
         for batch, at in ((one, here), (other, there))
     ]
     different: dict[str, list[tuple[int, int]]] = {}
@@ -153,16 +149,11 @@ def _compare_rows(one: RecordBatch, other: RecordBatch) -> Iterator[tuple[str, R
         mine, theirs, sequence = int(here[at]), int(there[at]), int(common[at])
         if one.timestamp[mine] != other.timestamp[theirs]:
             different.setdefault("time", []).append((sequence, sequence))
-        for kind, start, size in _PARTS:
-            if _text(one, start, size, mine) != _text(other, start, size, theirs):
+        for kind, part in _PARTS.items():
+            if part(one, mine) != part(other, theirs):
                 different.setdefault(kind, []).append((sequence, sequence))
     for kind, pairs in different.items():
         yield kind, Ranges.of(pairs)
-
-
-def _text(batch: RecordBatch, start: str, size: str, row: int) -> bytes:
-    begin = int(getattr(batch.columns, start)[row])
-    return bytes(batch.buffer[begin : begin + int(getattr(batch.columns, size)[row])])
 
 
 def _config_differences(

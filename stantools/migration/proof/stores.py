@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.message_batch import MessageBatch
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
@@ -31,7 +31,6 @@ from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import StoredSubscription, salvage_subs
-from stantools.streamfiles.batch import MessageBatch, texts
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -75,7 +74,7 @@ class _StoreReader:
             if self._rest is None:
                 return None
             if self._progress:
-                sizes = int(self._rest.columns.size.sum(dtype=np.int64))
+                sizes = int(self._rest.size.sum(dtype=np.int64))
                 self._progress(sizes + RECORD_HEADER_SIZE * len(self._rest))
         return self._rest
 
@@ -83,7 +82,7 @@ class _StoreReader:
         """Takes the rows of the current batch up to a sequence."""
         batch = self._rest
         assert batch is not None
-        end = int(np.searchsorted(batch.sequence, sequence, side="right"))
+        end = int(np.searchsorted(batch.stream_sequence, sequence, side="right"))
         self._rest = batch.part(end, len(batch))
         return batch.part(0, end)
 
@@ -98,41 +97,36 @@ def compare_messages(
         left, right = one.rest(), other.rest()
         if left is None or right is None:
             break
-        bound = min(left.sequence[-1], right.sequence[-1])
+        bound = min(left.stream_sequence[-1], right.stream_sequence[-1])
         _compare_rows(compared, one.up_to(bound), other.up_to(bound))
     for reader, kind in ((one, "missing"), (other, "extra")):
         while (rest := reader.rest()) is not None:
-            compared.note(kind, reader.up_to(rest.sequence[-1]).sequence)
+            compared.note(kind, reader.up_to(rest.stream_sequence[-1]).stream_sequence)
     return compared
 
 
 def _compare_rows(compared: ChannelComparison, one: MessageBatch, other: MessageBatch) -> None:
-    a, b = one.sequence, other.sequence
+    a, b = one.stream_sequence, other.stream_sequence
     if not np.array_equal(a, b):
         common, here, there = np.intersect1d(a, b, assume_unique=True, return_indices=True)
         compared.note("missing", a[~np.isin(a, common, assume_unique=True)])
         compared.note("extra", b[~np.isin(b, common, assume_unique=True)])
-        one = replace(one, columns=one.columns.pick(here), sequence=common)
-        other = replace(other, columns=other.columns.pick(there), sequence=common)
+        one, other = one.pick(here), other.pick(there)
     if not len(one):
         return
     compared.both += len(one)
-    mine, theirs = one.columns, other.columns
-    compared.note("timestamp", one.sequence[mine.timestamp != theirs.timestamp])
+    compared.note("timestamp", one.stream_sequence[one.timestamp != other.timestamp])
     if _same_bytes(one, other):
         return
-    for kind, start, size in (("payload", "data_start", "data_size"), ("reply", "reply_start", "reply_size")):
-        parts, other_parts = (
-            texts(x.buffer, getattr(x.columns, start), getattr(x.columns, size)) for x in (one, other)
-        )
-        differs = [x != y for x, y in zip(parts, other_parts, strict=True)]
-        compared.note(kind, one.sequence[np.array(differs)])
+    for kind, contents in (("payload", MessageBatch.payloads), ("reply", MessageBatch.replies)):
+        differs = [mine != theirs for mine, theirs in zip(contents(one), contents(other), strict=True)]
+        compared.note(kind, one.stream_sequence[np.array(differs)])
 
 
 def _same_bytes(one: MessageBatch, other: MessageBatch) -> bool:
     """Returns whether payloads and replies lie in the same order between equal bytes, a quick test."""
-    starts, sizes = _places(one.columns)
-    other_starts, other_sizes = _places(other.columns)
+    starts, sizes = _places(one)
+    other_starts, other_sizes = _places(other)
     if not np.array_equal(sizes, other_sizes):
         return False
     if not len(filled := np.flatnonzero(sizes)):
@@ -148,9 +142,9 @@ def _same_bytes(one: MessageBatch, other: MessageBatch) -> bool:
     return all(np.array_equal(mine[at : at + _PIECE], theirs[at : at + _PIECE]) for at in range(0, len(mine), _PIECE))
 
 
-def _places(columns: MessageColumns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    starts = np.concatenate((columns.data_start, columns.reply_start))
-    return starts, np.concatenate((columns.data_size, columns.reply_size)).astype(np.int64)
+def _places(batch: MessageBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    starts = np.concatenate((batch.data_start, batch.reply_start))
+    return starts, np.concatenate((batch.data_size, batch.reply_size)).astype(np.int64)
 
 
 _MANY = 6

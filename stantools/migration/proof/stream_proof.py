@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.migration_plan import ConsumerPlan, ConsumerProgress
@@ -33,7 +34,6 @@ from stantools.nats.readback import Readback
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import header_block
 
 _EXAMPLES = 3
@@ -140,7 +140,7 @@ class Comparison:
     def finish(self) -> list[Finding]:
         """Ends the comparison and returns its findings."""
         while (batch := self._current_batch()) is not None:
-            self._gather(Difference.ABSENT, batch.sequence[self._row :])
+            self._gather(Difference.ABSENT, batch.stream_sequence[self._row :])
             self._row = len(batch)
         return list(self._findings())
 
@@ -186,20 +186,22 @@ class Comparison:
             rows = np.flatnonzero(marks & mark) + begin
             if not len(rows):
                 continue
-            gathered = self._gather(mark, batch.sequence[rows])
+            gathered = self._gather(mark, batch.stream_sequence[rows])
             if mark is Difference.ABSENT:
                 continue
             for row in rows[: _EXAMPLES - len(gathered.examples)].tolist():
-                at = other + int(np.searchsorted(received.columns.sequence[other:], batch.sequence[row]))
-                gathered.examples.append(f"{int(batch.sequence[row])}: {self._words(mark, batch, row, received, at)}")
+                at = other + int(np.searchsorted(received.columns.sequence[other:], batch.stream_sequence[row]))
+                gathered.examples.append(
+                    f"{int(batch.stream_sequence[row])}: {self._words(mark, batch, row, received, at)}"
+                )
 
     def _words(self, mark: Difference, batch: MessageBatch, row: int, received: Received, at: int) -> str:
         if mark is Difference.TIME:
-            return f"{int(received.columns.timestamp[at])} instead of {int(batch.columns.timestamp[row])}"
+            return f"{int(received.columns.timestamp[at])} instead of {int(batch.timestamp[row])}"
         if mark is Difference.SUBJECT:
             return f"{_text(received.subject(at))} instead of {_text(batch.subject)}"
         if mark is Difference.HEADER:
-            sequence, time = int(batch.columns.sequence[row]), int(batch.columns.timestamp[row])
+            sequence, time = int(batch.sequence[row]), int(batch.timestamp[row])
             expected = header_block(batch.channel, sequence, time, batch.reply(row), origin=self._origin)
             return f"{_text(received.header(at))} instead of {_text(expected)}"
         return f"{_digest(received.data(at))} instead of {_digest(batch.data(row))}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stantools.nats.inbox import Received
     from stantools.nats.jetstream import JetStream
     from stantools.store.ranges import U64
-    from stantools.streamfiles.batch import Messages
+    from stantools.streamfiles.messages import Messages
 
 #: description of an unfinished consumer
 UNFINISHED: Final = "stantools: not finished yet"
@@ -207,7 +207,7 @@ def _existing(source: Messages, start: int, end: int, subject: str | None) -> It
     """Yields the sequences from `start` to `end` that have a message on the subject."""
     for batch in source.read(after=start - 1, until=end):
         if subject is None or subject_matches(subject, os.fsdecode(batch.subject)):
-            yield batch.sequence
+            yield batch.stream_sequence
 
 
 def _message_before(source: Messages, sequence: int, subject: str | None) -> int:

@@ -26,9 +26,10 @@ from stantools.streamfiles import headers
 if TYPE_CHECKING:
     import asyncio
 
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.inbox import Inbox
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import MessageBatch, Messages
+    from stantools.streamfiles.messages import Messages
 
 #: fillers; each is stored and deleted, so that this many take minutes
 FILLER_LIMIT: Final = 1_000_000
@@ -148,9 +149,9 @@ class Loader:
         identity = headers.identity(batch.channel, self.options.generation)
         largest, window = self.js.connection.max_payload, self.options.window
         # A message that was sent alone is not sent again.
-        row = int(np.searchsorted(batch.sequence, np.uint64(self._run.sent), "right"))
+        row = int(np.searchsorted(batch.stream_sequence, np.uint64(self._run.sent), "right"))
         while row < len(batch):
-            await self._fill(int(batch.sequence[row]))
+            await self._fill(int(batch.stream_sequence[row]))
             rows = min(window.chunk, window.messages, len(batch) - row)
             frames, done = self._run.encode(
                 batch, row, rows, identity, origin=self.options.origin, shift=self._shift, largest=largest
@@ -162,18 +163,18 @@ class Loader:
 
     def _too_large(self, batch: MessageBatch, row: int) -> StantoolsError:
         return StantoolsError(
-            f"stream {self.name}: message {batch.columns.sequence[row]} of channel "
+            f"stream {self.name}: message {batch.sequence[row]} of channel "
             f"{batch.channel.decode(errors='replace')} has {self._size(batch, row)} bytes with its headers; the server "
             f"accepts {self.js.connection.max_payload}",
             "raise max_payload on the server, or restore an archive, which has no such limit",
         )
 
     def _size(self, batch: MessageBatch, row: int) -> int:
-        own, time = int(batch.columns.sequence[row]), int(batch.columns.timestamp[row])
+        own, time = int(batch.sequence[row]), int(batch.timestamp[row])
         block = headers.header_block(batch.channel, own, time, batch.reply(row), origin=self.options.origin)
         identity = headers.identity(batch.channel, self.options.generation)
-        guarded = headers.guarded(block, identity, own, int(batch.sequence[row]) - 1 - self._shift)
-        return len(guarded) + int(batch.columns.data_size[row])
+        guarded = headers.guarded(block, identity, own, int(batch.stream_sequence[row]) - 1 - self._shift)
+        return len(guarded) + int(batch.data_size[row])
 
     async def _send_first(self, batch: MessageBatch | None) -> None:
         """Sends one message or filler and waits until it is stored, to learn the server's offset."""
@@ -196,7 +197,7 @@ class Loader:
         After ApiError the message is not stored.
         """
         try:
-            if batch and int(batch.sequence[0]) == self._run.sent + 1:
+            if batch and int(batch.stream_sequence[0]) == self._run.sent + 1:
                 await self._send(batch.part(0, 1))
             else:
                 await self._fill(self._run.sent + 2)

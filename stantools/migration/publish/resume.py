@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.errors import RefusedError
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND
 from stantools.store.ranges import U64
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import MessageBatch, Messages
+from stantools.streamfiles.messages import Messages
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import Messages
+    from stantools.streamfiles.messages import Messages
 
 
 def missing(source: Messages) -> int:
@@ -47,7 +48,7 @@ def check_fillers(name: str, missing_count: int, limit: int) -> None:
 def gaps(batches: Iterator[MessageBatch], after: int, until: int) -> Iterator[tuple[int, int]]:
     """Yields the closed ranges of sequences in (after, until] without a message; `batches` are its messages."""
     for batch in batches:
-        sequences = batch.sequence
+        sequences = batch.stream_sequence
         before = np.concatenate((np.array([after], np.uint64), sequences[:-1]))
         for row in np.flatnonzero(sequences - before > 1).tolist():
             yield int(before[row]) + 1, int(sequences[row]) - 1
@@ -77,7 +78,7 @@ def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last
     def counted() -> Iterator[MessageBatch]:
         for batch in source.read(until=until):
             found.messages += len(batch)
-            tail.append((batch.sequence.copy(), batch.columns.data_size.astype(np.uint64)))
+            tail.append((batch.stream_sequence.copy(), batch.data_size.astype(np.uint64)))
             while len(tail) > 1 and int(tail[1][0][0]) <= found.reach:
                 tail.popleft()
             yield batch
@@ -213,7 +214,7 @@ def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Expect
         return
     at = max(after + 1, source.first)
     for batch in source.read(after=at - 1, until=until):
-        for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
+        for sequence, message in zip(batch.stream_sequence.tolist(), batch.messages(), strict=True):
             for missing_count in range(at, sequence):
                 yield ExpectedMessage(missing_count)
             yield ExpectedMessage(sequence, batch.subject, batch.channel, *message)

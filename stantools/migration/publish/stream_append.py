@@ -29,8 +29,9 @@ from stantools.migration.tasks import Retry
 from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 
 if TYPE_CHECKING:
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import MessageBatch, Messages
+    from stantools.streamfiles.messages import Messages
 
 _DEFAULTS: Final = PublishOptions()
 _MARK: Final = re.compile(

@@ -28,7 +28,7 @@ from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import Messages
+    from stantools.streamfiles.messages import Messages
 
 _T = TypeVar("_T")
 

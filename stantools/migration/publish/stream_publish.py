@@ -29,7 +29,7 @@ from stantools.migration.tasks import Retry
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
-    from stantools.streamfiles.batch import Messages
+    from stantools.streamfiles.messages import Messages
 
 _DEFAULTS: Final = PublishOptions()
 #: seconds in which servers write acknowledged data to disk (seen: a tenth)

@@ -14,6 +14,7 @@ import base64
 from collections import Counter, deque
 from typing import Any
 
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.replay.publisher import ReplayPublisher, header_text, origin_fields
 from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
@@ -25,7 +26,6 @@ from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import ApiError, NatsError, NoResponderError, PermissionDeniedError
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND, JetStream, read_answer
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import MessageBatch
 
 #: concurrent API requests
 AT_ONCE = 16

@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, ReplayState
@@ -21,7 +22,6 @@ from stantools.nats.errors import NatsError
 from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
 from stantools.notation import counted
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import MessageBatch
 
 #: seconds without a confirmation after which a target counts as silent
 SILENCE = 30.0
@@ -106,9 +106,8 @@ class ReplayPublisher(ABC):
         if self._full():
             await self._wait_until(lambda: self.ledger.outstanding <= self.window // 2)
             self._bytes_out = 0
-        columns = batch.columns
-        self.published = self.ledger.add(batch.channel, columns.sequence.tolist(), columns.timestamp.tolist())
-        self._bytes_out += int(columns.data_size.sum())
+        self.published = self.ledger.add(batch.channel, batch.sequence.tolist(), batch.timestamp.tolist())
+        self._bytes_out += int(batch.data_size.sum())
         try:
             await self._send(batch)
         except NatsError:

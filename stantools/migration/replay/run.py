@@ -239,7 +239,7 @@ class Replay:
         pacer, start = Pacer(self._pace), loop.time()
         for batch in self._plan.after(self._ledger.positions()).read():
             at, end = 0, len(batch)
-            due = pacer.schedule(batch.columns.timestamp) if pacer.waits else None
+            due = pacer.schedule(batch.timestamp) if pacer.waits else None
             while at < end:
                 if self._stop.is_set():
                     return False
@@ -255,7 +255,7 @@ class Replay:
                         start += late / 1e9
                         now -= late
                     ready = int(np.searchsorted(due, now, "right"))
-                sizes = np.cumsum(batch.columns.data_size[at : min(ready, at + _PART)], dtype=np.int64)
+                sizes = np.cumsum(batch.data_size[at : min(ready, at + _PART)], dtype=np.int64)
                 rows = min(int(sizes.searchsorted(_PART_BYTES)) + 1, len(sizes))
                 await self._publisher.send(batch.part(at, at + rows))
                 self._progress(int(sizes[rows - 1]))

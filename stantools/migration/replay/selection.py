@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from stantools.errors import RefusedError, UsageError
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.replay.state import ReplayPosition
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, replay_problem, shown
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.store.ranges import Bounds, Ranges
-from stantools.streamfiles.batch import MessageBatch
 
 _MAX_SEQUENCE = 2**64 - 1
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -62,10 +62,10 @@ class ReplaySelection(Bounds):
         for batch in channel.read(finish=False):
             wanted = np.ones(len(batch), bool)
             if self.since is not None:
-                wanted &= batch.columns.timestamp >= min(max(self.since, _LOWEST), _HIGHEST)
+                wanted &= batch.timestamp >= min(max(self.since, _LOWEST), _HIGHEST)
             if self.until is not None:
-                wanted &= batch.columns.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
-            found.append(Ranges.from_sequences(batch.sequence[wanted].copy()))
+                wanted &= batch.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
+            found.append(Ranges.from_sequences(batch.stream_sequence[wanted].copy()))
         return Ranges.union(found)
 
 

@@ -10,13 +10,13 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.replay.publisher import ReplayPublisher
 from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
 from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NoResponderError
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streaming import streaming_protocol as streaming
 from stantools.streaming.streaming_protocol import DISCOVER_PREFIX, SessionState
 

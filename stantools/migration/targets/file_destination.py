@@ -36,7 +36,8 @@ from stantools.progress import Progress
 from stantools.streamfiles.framing import MAX_FILE_SIZE, TarFile
 from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, ArchiveError
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
-from stantools.streamfiles.reader import ArchiveReader, BlockRecords, StreamReader
+from stantools.streamfiles.reader import ArchiveReader, StreamReader
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.writer import ConsumerEntry
 from stantools.work import ThreadWork
 
@@ -62,7 +63,7 @@ class WrittenStream:
     request: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_backup(directory: Path, take: Callable[[BlockRecords], None] | None = None) -> WrittenStream:
+def check_backup(directory: Path, take: Callable[[RecordBatch], None] | None = None) -> WrittenStream:
     """Reads a backup to its end, with every hash, and compares its request with its archive.
 
     `take` gets the records as they are read. Raises StoreUnreadableError if a file is missing.
@@ -80,7 +81,7 @@ def check_backup(directory: Path, take: Callable[[BlockRecords], None] | None = 
     return written
 
 
-def check_stream_directory(directory: Path, take: Callable[[BlockRecords], None] | None = None) -> WrittenStream:
+def check_stream_directory(directory: Path, take: Callable[[RecordBatch], None] | None = None) -> WrittenStream:
     """Reads the directory of a stream in a server's store to its end. `take` gets the records."""
     written = WrittenStream()
     _read(lambda: StreamReader(_files(directory), str(directory)), written, directory.name, take)
@@ -88,7 +89,7 @@ def check_stream_directory(directory: Path, take: Callable[[BlockRecords], None]
 
 
 def _read(
-    opened: Callable[[], StreamReader], written: WrittenStream, file: str, take: Callable[[BlockRecords], None] | None
+    opened: Callable[[], StreamReader], written: WrittenStream, file: str, take: Callable[[RecordBatch], None] | None
 ) -> None:
     try:
         reader = opened()
@@ -187,7 +188,7 @@ def prove_stream_directory(directory: Path, stream: PreparedStream, progress: Pr
 
 
 def _compare_all(
-    check: Callable[[Callable[[BlockRecords], None]], WrittenStream], stream: PreparedStream, progress: Progress | None
+    check: Callable[[Callable[[RecordBatch], None]], WrittenStream], stream: PreparedStream, progress: Progress | None
 ) -> tuple[Proof, WrittenStream]:
     started = time.monotonic()
     plan, channel = stream.plan, channel_of(stream.source)
@@ -195,7 +196,7 @@ def _compare_all(
         stream.source.read(), stream.name, origin=plan.origin_headers, published=False, channel=channel
     )
 
-    def compare(records: BlockRecords) -> None:
+    def compare(records: RecordBatch) -> None:
         received = _received(records)
         comparison.add(received)
         if progress:
@@ -217,10 +218,10 @@ def _compare_all(
     return Proof(findings, comparison.messages, comparison.bytes, seconds), written
 
 
-def _received(records: BlockRecords) -> Received:
+def _received(records: RecordBatch) -> Received:
     """Returns the messages among records in the form of a delivery."""
-    live = records.columns.take(records.columns.flags == 0)
-    columns = FrameColumns(len(live.sequence))
+    live = records.messages
+    columns = FrameColumns(len(live))
     for name in _SHARED:
         setattr(columns, name, getattr(live, name))
     return Received(records.buffer, columns)

@@ -2,8 +2,8 @@ import numpy as np
 from _typeshed import ReadableBuffer, WriteableBuffer
 from numpy.typing import NDArray
 
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.columns import FrameColumns
-from stantools.streamfiles.batch import MessageBatch
 
 # All functions raise ValueError if rows, or the bytes they point to, lie outside of their buffer.
 

@@ -56,14 +56,13 @@ cdef class Held:
 def encode_publishes(
     batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t shift, uint64_t largest, out
 ):
-    columns = batch.columns
-    cdef const uint64_t[:] sequences = batch.sequence
-    cdef const uint64_t[:] own = columns.sequence
-    cdef const int64_t[:] times = columns.timestamp
-    cdef const int64_t[:] starts = columns.data_start
-    cdef const uint32_t[:] sizes = columns.data_size
-    cdef const int64_t[:] reply_starts = columns.reply_start
-    cdef const uint32_t[:] reply_sizes = columns.reply_size
+    cdef const uint64_t[:] sequences = batch.stream_sequence
+    cdef const uint64_t[:] own = batch.sequence
+    cdef const int64_t[:] times = batch.timestamp
+    cdef const int64_t[:] starts = batch.data_start
+    cdef const uint32_t[:] sizes = batch.data_size
+    cdef const int64_t[:] reply_starts = batch.reply_start
+    cdef const uint32_t[:] reply_sizes = batch.reply_size
     cdef int64_t length = sequences.shape[0]
     if row < 0 or rows < 0 or rows > length or row > length - rows:
         raise ValueError(f"rows {row} to {row + rows} of {length}")

@@ -28,8 +28,8 @@ from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
+    from stantools.format.message_batch import MessageBatch
     from stantools.nats.columns import FrameColumns
-    from stantools.streamfiles.batch import MessageBatch
 
 #: maximum number of unanswered messages to a stream: its queue in the server is bounded
 MAX_WINDOW: Final = 4096
@@ -127,8 +127,7 @@ class PublishRun:
             done, size = encode_publishes(batch, row, rows, self.reply, identity, origin, shift, largest, out)
             if done:
                 return bytes(memoryview(out)[:size]), done
-            columns = batch.columns
-            size = int(columns.data_size[row]) + int(columns.reply_size[row]) + len(identity)
+            size = int(batch.data_size[row]) + int(batch.reply_size[row]) + len(identity)
             size += len(batch.channel) + len(batch.subject) + len(self.reply) + _AROUND
             if size <= len(out):
                 return b"", 0

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
 from stantools.format.columns import MessageColumns
+from stantools.format.message_batch import MessageBatch
 from stantools.pipeline.spark.jetstream_options import Damaged, SinkOptions
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import safe_value
 
 #: Rows, and payload bytes, of one block. A longer payload is a block of its own.
@@ -101,7 +101,9 @@ class Spool:
         for number, (first, last) in enumerate(self._blocks):
             if last > after and first <= until:
                 batch = self._batch(self._reader.get_batch(number))
-                low, high = np.searchsorted(batch.sequence, np.array([after, until], np.uint64), "right").tolist()
+                low, high = np.searchsorted(
+                    batch.stream_sequence, np.array([after, until], np.uint64), "right"
+                ).tolist()
                 if low < high:
                     yield batch.part(low, high)
 
@@ -120,7 +122,7 @@ class Spool:
         columns.reply_start = answers[:-1] + len(payloads)
         columns.reply_size = np.diff(answers).astype(np.uint32)
         content = np.concatenate([payloads, replies])
-        return MessageBatch(self.channel, self.subject, content.data, columns, columns.sequence)
+        return MessageBatch(columns, content.data, self.channel, self.subject)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ import enum
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import gogo, kernels
-from stantools.format.columns import MessageColumns
-from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
-from stantools.format.layout import RECORD_HEADER_SIZE, Flag
-from stantools.format.proto import store_pb2 as pb
+from stantools.format import kernels
+from stantools.format.encryption import ChannelCipher
+from stantools.format.envelope import Buffer
+from stantools.format.layout import Flag
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.survey import stop_text
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
@@ -32,7 +31,6 @@ from stantools.pipeline.tables.model import Mode, SliceRef, TableName, plain_tex
 from stantools.pipeline.tables.schema import column_names, schema_of
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.pipeline.tables.value_rows import ValueRows
-from stantools.store.mapping import Buffer
 from stantools.store.resync import DamagedRange
 
 _HIGHEST = 2**63 - 1
@@ -59,7 +57,8 @@ class RowStatus(enum.StrEnum):
 _STATUSES = (RowStatus.OK, RowStatus.REPAIRED, RowStatus.SEALED, RowStatus.OUT_OF_RANGE)
 _OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
 
-_Codes = npt.NDArray[np.uint8]
+#: positions in `_STATUSES`; None if all are ok
+_Codes = npt.NDArray[np.uint8] | None
 
 
 def odd_row(
@@ -85,14 +84,6 @@ def _rows(options: TableOptions, count: int, values: dict[str, list[Any]]) -> pa
     return pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
 
 
-@dataclass
-class _SliceRowSource:
-    buffer: Buffer  #: buffer of replies and records
-    content: Buffer  #: buffer of payloads
-    columns: MessageColumns  #: one row per message
-    codes: _Codes | None  #: positions in `_STATUSES`; None if all are ok
-
-
 class SliceRowBuilder:
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
         self._options = options
@@ -115,26 +106,23 @@ class SliceRowBuilder:
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
         self._maker = (PlainRows if pa is None else ArrowRows)(self._fixed, self._subject, self._max_rows)
 
-    def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields rows for messages.
-
-        The columns point into the buffer, hold at least one message, and must stay valid until the next step only.
-        """
-        codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
-        part = self._decrypt(_SliceRowSource(buffer, buffer, columns, codes))
-        if int(columns.sequence.max()) > _HIGHEST or int(part.columns.data_size.max()) > _MOST_DATA:
-            part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
-            part.codes[(columns.sequence > _HIGHEST) | (part.columns.data_size > _MOST_DATA)] = _OUT_OF_RANGE
-        if part.codes is not None and self._mode is not Mode.PERMISSIVE:
-            right = part.codes <= _REPAIRED
+    def messages(self, batch: MessageBatch, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yields rows for messages, of which there is at least one."""
+        codes: _Codes = np.full(len(batch), _REPAIRED, np.uint8) if repaired else None
+        batch, codes = self._decrypt(batch, codes)
+        if int(batch.sequence.max()) > _HIGHEST or int(batch.data_size.max()) > _MOST_DATA:
+            codes = np.zeros(len(batch), np.uint8) if codes is None else codes
+            codes[(batch.sequence > _HIGHEST) | (batch.data_size > _MOST_DATA)] = _OUT_OF_RANGE
+        if codes is not None and self._mode is not Mode.PERMISSIVE:
+            right = codes <= _REPAIRED
             if not right.all():
                 if self._mode is Mode.FAILFAST:
-                    self._fail(part, int(right.argmin()))
-                part = _SliceRowSource(part.buffer, part.content, part.columns.pick(right), part.codes[right])
-        for low, high in pairwise(self._bounds(part.columns)):
-            codes = None if part.codes is None else part.codes[low:high]
-            rows = _SliceRowSource(part.buffer, part.content, part.columns.part(low, high), codes)
-            yield self._maker.rows(rows, self._options.columns)
+                    row = int(right.argmin())
+                    self._fail(batch, row, sealed=codes[row] == _SEALED)
+                batch, codes = batch.pick(right), codes[right]
+        for low, high in pairwise(self._bounds(batch)):
+            part = None if codes is None else codes[low:high]
+            yield self._maker.rows(batch.part(low, high), part, self._options.columns)
 
     def damages(self, damages: Sequence[DamagedRange]) -> pa.RecordBatch | None:
         """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
@@ -170,12 +158,12 @@ class SliceRowBuilder:
     def _partial_rows(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
         return _rows(self._options, rows, {name: [value] * rows for name, value in self._fixed.items()} | values)
 
-    def _bounds(self, columns: MessageColumns) -> list[int]:
-        rows = columns.capacity
-        payload = int(columns.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
+    def _bounds(self, batch: MessageBatch) -> list[int]:
+        rows = len(batch)
+        payload = int(batch.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
         if rows <= self._max_rows and payload <= self._max_bytes:
             return [0, rows] if rows else []
-        ends = np.cumsum(columns.data_size, dtype=np.int64)
+        ends = np.cumsum(batch.data_size, dtype=np.int64)
         bounds = [0]
         while bounds[-1] < rows:
             low = bounds[-1]
@@ -184,37 +172,18 @@ class SliceRowBuilder:
             bounds.append(min(max(high, low + 1), low + self._max_rows, rows))
         return bounds
 
-    def _decrypt(self, part: _SliceRowSource) -> _SliceRowSource:
+    def _decrypt(self, batch: MessageBatch, codes: _Codes) -> tuple[MessageBatch, _Codes]:
         """Decrypts the payloads if there is a key."""
-        columns = part.columns
-        if self._cipher is None or not len(part.content):
-            return part
-        first = np.frombuffer(part.content, np.uint8)[columns.data_start]
-        sealed = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
-        rows = set(np.flatnonzero(sealed).tolist())
-        if not rows:
-            return part
-        codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
-        payloads = []
-        ends = (columns.data_start + columns.data_size).tolist()
-        for row, (start, end) in enumerate(zip(columns.data_start.tolist(), ends, strict=True)):
-            stored = part.content[start:end]
-            if row in rows:
-                try:
-                    stored = memoryview(self._cipher.decrypt(stored))
-                except DecryptError:
-                    codes[row] = _SEALED
-            payloads.append(stored)
-        opened = columns.part(0, columns.capacity)
-        opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
-        ends_of = np.cumsum(opened.data_size, dtype=np.int64)
-        opened.data_start = ends_of - opened.data_size
-        return _SliceRowSource(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
+        if self._cipher is None or not batch.coded().any():
+            return batch, codes
+        codes = np.zeros(len(batch), np.uint8) if codes is None else codes
+        payloads, problems = zip(*batch.opened(self._cipher), strict=True)
+        codes[[bool(problem) for problem in problems]] = _SEALED
+        return batch.with_contents(payloads, list(batch.replies())), codes if codes.any() else None
 
-    def _fail(self, part: _SliceRowSource, row: int) -> None:
-        assert part.codes is not None
-        place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
-        if part.codes[row] == _SEALED:
+    def _fail(self, batch: MessageBatch, row: int, *, sealed: bool) -> None:
+        place = f"{self._file}: at offset {int(batch.offset[row])}, sequence {int(batch.sequence[row])}"
+        if sealed:
             raise StoreUnreadableError(
                 f"{place}: the payload looks encrypted and the key does not open it",
                 "check the encryption key; mode PERMISSIVE returns such messages as they are stored",
@@ -224,16 +193,13 @@ class SliceRowBuilder:
         )
 
 
-def _foreign_subjects(part: _SliceRowSource, subject: str) -> list[str] | None:
+def _foreign_subjects(batch: MessageBatch, subject: str) -> list[str] | None:
     """Returns the subject of each row; None if all have the channel's."""
-    columns = part.columns
-    if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
+    if not batch.has_foreign:
         return None
-    subjects = [subject] * columns.capacity
-    for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
-        start = int(columns.offset[row]) + RECORD_HEADER_SIZE
-        record = part.buffer[start : start + int(columns.size[row])]
-        subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
+    subjects = [subject] * len(batch)
+    for row in np.flatnonzero(batch.flags & Flag.FOREIGN_SUBJECT).tolist():
+        subjects[row] = plain_text(batch.record_subject(row))
     return subjects
 
 
@@ -244,30 +210,21 @@ class PlainRows:
         self._fixed = fixed
         self._subject = subject
 
-    def rows(self, part: _SliceRowSource, names: tuple[str, ...]) -> ValueRows:
-        columns, count = part.columns, part.columns.capacity
+    def rows(self, batch: MessageBatch, codes: _Codes, names: tuple[str, ...]) -> ValueRows:
+        count = len(batch)
         values: dict[str, Callable[[], Iterable[Any]]] = {
             **{name: partial(itertools.repeat, value, count) for name, value in self._fixed.items()},
-            "seq": lambda: [each if each <= _HIGHEST else None for each in columns.sequence.tolist()],
-            "timestamp": lambda: (columns.timestamp // _PER_MICROSECOND).tolist(),
-            "timestamp_ns": columns.timestamp.tolist,
-            "subject": lambda: _foreign_subjects(part, self._subject) or [self._subject] * count,
-            "reply": lambda: [
-                plain_text(each) for each in _pieces(part.buffer, columns.reply_start, columns.reply_size)
-            ],
-            "data": lambda: _pieces(part.content, columns.data_start, columns.data_size),
-            "size": columns.data_size.tolist,
-            "offset": columns.offset.tolist,
-            "status": lambda: [
-                _STATUSES[code].value for code in ([_OK] * count if part.codes is None else part.codes.tolist())
-            ],
+            "seq": lambda: [each if each <= _HIGHEST else None for each in batch.sequence.tolist()],
+            "timestamp": lambda: (batch.timestamp // _PER_MICROSECOND).tolist(),
+            "timestamp_ns": batch.timestamp.tolist,
+            "subject": lambda: _foreign_subjects(batch, self._subject) or [self._subject] * count,
+            "reply": lambda: map(plain_text, batch.replies()),
+            "data": lambda: [None if len(data) > _MOST_DATA else data for data in batch.payloads()],
+            "size": batch.data_size.tolist,
+            "offset": batch.offset.tolist,
+            "status": lambda: [_STATUSES[code].value for code in ([_OK] * count if codes is None else codes.tolist())],
         }
         return ValueRows({name: list(values[name]()) for name in names or column_names(TableName.MESSAGES)})
-
-
-def _pieces(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> list[bytes | None]:
-    ranges = zip(starts.tolist(), sizes.tolist(), strict=True)
-    return [None if size > _MOST_DATA else bytes(buffer[start : start + size]) for start, size in ranges]
 
 
 class ArrowRows:
@@ -277,64 +234,58 @@ class ArrowRows:
         self._subject = subject
         self._max_rows = max_rows
         self._cache: dict[str, pa.Array] = {}
-        self._makers: dict[str, Callable[[_SliceRowSource], pa.Array]] = {
-            "store": lambda part: self._shared_constant(fixed["store"], part.columns.capacity),
-            "channel": lambda part: self._constant(fixed["channel"], part.columns.capacity),
-            "slice": lambda part: self._constant(fixed["slice"], part.columns.capacity),
+        self._makers: dict[str, Callable[[MessageBatch, _Codes], pa.Array]] = {
+            "store": lambda batch, _: self._shared_constant(fixed["store"], len(batch)),
+            "channel": lambda batch, _: self._constant(fixed["channel"], len(batch)),
+            "slice": lambda batch, _: self._constant(fixed["slice"], len(batch)),
             "seq": self._seq,
             "timestamp": self._timestamp,
-            "timestamp_ns": lambda part: numbers(part.columns.timestamp, pa.int64()),
+            "timestamp_ns": lambda batch, _: numbers(batch.timestamp, pa.int64()),
             "subject": self._subjects,
             "reply": self._replies,
             "data": self._data,
-            "size": lambda part: numbers(part.columns.data_size, pa.int64()),
-            "offset": lambda part: numbers(part.columns.offset, pa.int64()),
+            "size": lambda batch, _: numbers(batch.data_size, pa.int64()),
+            "offset": lambda batch, _: numbers(batch.offset, pa.int64()),
             "status": self._status,
         }
 
-    def rows(self, part: _SliceRowSource, names: tuple[str, ...]) -> pa.RecordBatch:
+    def rows(self, batch: MessageBatch, codes: _Codes, names: tuple[str, ...]) -> pa.RecordBatch:
         schema = schema_of(TableName.MESSAGES, names)
-        return pa.RecordBatch.from_arrays([self._makers[name](part) for name in schema.names], schema=schema)
+        return pa.RecordBatch.from_arrays([self._makers[name](batch, codes) for name in schema.names], schema=schema)
 
-    def _seq(self, part: _SliceRowSource) -> pa.Array:
-        sequence = part.columns.sequence
-        if part.codes is not None and (high := sequence > _HIGHEST).any():
+    def _seq(self, batch: MessageBatch, codes: _Codes) -> pa.Array:
+        sequence = batch.sequence
+        if codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
         return numbers(sequence.view(np.int64), pa.int64())
 
-    def _timestamp(self, part: _SliceRowSource) -> pa.Array:
-        target, values = _allocate(part.columns.capacity, np.int64)
-        np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
+    def _timestamp(self, batch: MessageBatch, _: _Codes) -> pa.Array:
+        target, values = _allocate(len(batch), np.int64)
+        np.floor_divide(batch.timestamp, _PER_MICROSECOND, out=values)
         return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), len(values), [None, target])
 
-    def _subjects(self, part: _SliceRowSource) -> pa.Array:
-        subjects = _foreign_subjects(part, self._subject)
+    def _subjects(self, batch: MessageBatch, _: _Codes) -> pa.Array:
+        subjects = _foreign_subjects(batch, self._subject)
         if subjects is None:
-            return self._constant(self._subject, part.columns.capacity)
+            return self._constant(self._subject, len(batch))
         return pa.array(subjects, pa.string())
 
-    def _replies(self, part: _SliceRowSource) -> pa.Array:
-        columns = part.columns
-        if not columns.reply_size.any():
-            return self._shared_constant("", columns.capacity)
-        replies = gather(part.buffer, columns.reply_start, columns.reply_size)
-        try:
-            return replies.cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
+    def _replies(self, batch: MessageBatch, _: _Codes) -> pa.Array:
+        if not batch.reply_size.any():
+            return self._shared_constant("", len(batch))
+        return strings(batch.buffer, batch.reply_start, batch.reply_size)
 
-    def _data(self, part: _SliceRowSource) -> pa.Array:
-        columns = part.columns
-        sizes = columns.data_size
-        if part.codes is not None and (huge := sizes > _MOST_DATA).any():
-            data = gather(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
+    def _data(self, batch: MessageBatch, codes: _Codes) -> pa.Array:
+        sizes = batch.data_size
+        if codes is not None and (huge := sizes > _MOST_DATA).any():
+            data = gather(batch.buffer, batch.data_start, np.where(huge, 0, sizes).astype(np.uint32))
             return pa.array(data.to_pylist(), pa.binary(), mask=huge)
-        return gather(part.content, columns.data_start, sizes)
+        return gather(batch.buffer, batch.data_start, sizes)
 
-    def _status(self, part: _SliceRowSource) -> pa.Array:
-        if part.codes is None:
-            return self._shared_constant(RowStatus.OK.value, part.columns.capacity)
-        return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
+    def _status(self, batch: MessageBatch, codes: _Codes) -> pa.Array:
+        if codes is None:
+            return self._shared_constant(RowStatus.OK.value, len(batch))
+        return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(codes))
 
     def _constant(self, value: str, rows: int) -> pa.Array:
         return _repeated(self._cache, value, rows, self._max_rows)
@@ -407,3 +358,11 @@ def gather(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.
     target, content = _allocate(int(sizes.sum(dtype=np.int64)), np.uint8)
     kernels.gather(buffer, starts, sizes, offsets, content)
     return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, target])
+
+
+def strings(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+    texts = gather(buffer, starts, sizes)
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([plain_text(text) for text in texts.to_pylist()], pa.string())

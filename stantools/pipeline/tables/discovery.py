@@ -18,11 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError
-from stantools.format import gogo
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
-from stantools.format.layout import RECORD_HEADER_SIZE
-from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
 from stantools.pipeline.tables.listing import DirectoryEntry, Listing, LocalPlace, expand_braces, is_pattern, listed
 from stantools.pipeline.tables.model import FailedRead, Mode, SliceRef, StoreRef, TableName
@@ -47,7 +43,7 @@ from stantools.store.permissions import check_permitted
 from stantools.store.read_options import ReadOptions, resolve_crc, resolve_file_crc
 from stantools.store.resync import DamagedRange
 from stantools.store.serverinfo import refuse_0_1
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 
 #: kinds of files that this module has words for
 _FILES = (files.FILE, files.FILE_OF_STORE)
@@ -212,14 +208,12 @@ def _channel_of(place: Listing, path: str, crc: Crc) -> str | None:
             head = place.head(path, size)
         except StoreUnreadableError:
             return None
-        for event in scan_slice(memoryview(head), b"", crc, columns=MessageColumns(64)):
+        for event in SliceFile(memoryview(head), b"", crc).records(rows=1):
             if isinstance(event, DamagedRange):
                 if len(head) < size or size == HEADS[-1]:
                     continue
                 break  # this may be damage, or only the end of the head
-            begin = int(event.offset[0]) + RECORD_HEADER_SIZE
-            message = gogo.decode(pb.MsgProto, memoryview(head)[begin : begin + int(event.size[0])])
-            return os.fsdecode(message.subject)
+            return os.fsdecode(event.record_subject(0))
         if len(head) < size:
             return None
     return None

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.columns import FewMessages, MessageColumns, MessageRecords
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Flag
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from stantools.format.message_batch import MessageBatch
 from stantools.inspection.stored_messages import Selection, chosen
 from stantools.pipeline.tables.batches import REMEDY, RowStatus, SliceRowBuilder, gathered, odd_row
 from stantools.pipeline.tables.model import FailedRead, ReadCounter, SlicePiece, SliceRef
@@ -29,8 +30,8 @@ from stantools.pipeline.tables.slice_pieces import (
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.indexes import INDEX_ROWS, SliceIndex, scan_index
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.resync import DamagedRange, Repair
-from stantools.store.slice_reader import message_at, scan_slice
+from stantools.store.resync import DamagedRange
+from stantools.store.slice_reader import SliceFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +101,7 @@ class _PieceReader:
         self._counter = counter
         self._stack = stack
         self._crc = crc_of(piece.slice.store.polynomial, options.check_crc)
-        self._channel = os.fsencode(piece.slice.channel)
+        self._file = SliceFile(data, os.fsencode(piece.slice.channel), self._crc)
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -128,7 +129,7 @@ class _PieceReader:
             part = records.part(low, low + min(self._capacity, INDEX_ROWS))
             columns = MessageColumns(len(part))
             columns.offset[:], columns.sequence[:], columns.timestamp[:] = part.offset, part.sequence, part.timestamp
-            yield from self._messages(self._data, columns)
+            yield from self._messages(MessageBatch(columns, self._data, self._file.channel))
 
     def _scan_rows(self, start: int) -> Iterator[pa.RecordBatch]:
         piece = self._piece
@@ -136,29 +137,28 @@ class _PieceReader:
         before: _Neighbour | None = None
         pending: list[DamagedRange] = []
         at = start
-        with _columns(self._capacity) as columns:
-            for event in self._events(start, columns):
-                if header and isinstance(event, DamagedRange):
-                    yield from self._missing_version_row(header)
-                header = None
-                begin, at = at, event.end
-                self._counter.data(at - begin)
-                if isinstance(event, DamagedRange):
-                    pending.append(event)
-                    if self._everything:
-                        yield from self._damage_rows(pending, None, None)
-                        pending.clear()
-                    continue
-                if pending:
-                    before = before or self._message_before(start)
-                    yield from self._damage_rows(pending, before, _neighbour(event, 0))
+        for event in self._file.records(start, piece.end, index=self._good_index, rows=self._capacity):
+            if header and isinstance(event, DamagedRange):
+                yield from self._missing_version_row(header)
+            header = None
+            begin, at = at, event.end
+            self._counter.data(at - begin)
+            if isinstance(event, DamagedRange):
+                pending.append(event)
+                if self._everything:
+                    yield from self._damage_rows(pending, None, None)
                     pending.clear()
-                before = _neighbour(event, -1)
-                yield from self._messages(self._data, event)
+                continue
+            if pending:
+                before = before or self._message_before(start)
+                yield from self._damage_rows(pending, before, _neighbour(event, 0))
+                pending.clear()
+            before = _neighbour(event, -1)
+            yield from self._messages(event)
         if header:
             yield from self._missing_version_row(header)
         if pending:
-            found = message_at(self._data, at, self._channel, self._crc)
+            found = self._file.message_at(at)
             after = None if found is None else _neighbour(found, 0)
             yield from self._damage_rows(pending, before or self._message_before(start), after)
         if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
@@ -168,17 +168,6 @@ class _PieceReader:
                 f"read the slice as a whole: set splitBytes to {len(self._data)} or more, and leave bounds out",
             )
 
-    def _events(self, start: int, columns: MessageColumns) -> Iterator[MessageColumns | DamagedRange]:
-        return scan_slice(
-            self._data,
-            self._channel,
-            self._crc,
-            index=self._good_index,
-            columns=columns,
-            start=start,
-            until=self._piece.end,
-        )
-
     def _good_index(self) -> SliceIndex | None:
         """Opens the good records of the index, which help to continue after damage and may name anything."""
         buffer = self._stack.enter_context(mapped_index(self._piece.slice))
@@ -186,13 +175,13 @@ class _PieceReader:
         count = scan_index(buffer, self._crc).rows if len(buffer) > FILE_HEADER_SIZE else 0
         return SliceIndex(buffer, count) if count else None
 
-    def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
+    def _messages(self, batch: MessageBatch, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
         if not self._everything:
-            wanted = chosen(columns.sequence, columns.timestamp, self._selection)
+            wanted = chosen(batch.sequence, batch.timestamp, self._selection)
             if not wanted.all():
-                columns = columns.pick(wanted)
-        if columns.capacity:
-            yield from self._rows.messages(buffer, columns, repaired=repaired)
+                batch = batch.pick(wanted)
+        if len(batch):
+            yield from self._rows.messages(batch, repaired=repaired)
 
     def _damage_rows(
         self, damages: list[DamagedRange], before: _Neighbour | None, after: _Neighbour | None
@@ -202,7 +191,9 @@ class _PieceReader:
             return
         for damage in damages:
             if damage.repair is not None:
-                yield from self._messages(*_proven_message(damage.offset, damage.repair), repaired=True)
+                proven = MessageBatch.of_messages([damage.repair.message], self._file.channel)
+                proven.offset[0], proven.size[0] = damage.offset, damage.repair.size
+                yield from self._messages(proven, repaired=True)
             elif (batch := self._rows.damages([damage])) is not None:
                 yield batch
 
@@ -246,36 +237,5 @@ def _may_hold_selected(selection: Selection, before: _Neighbour | None, after: _
     return True
 
 
-def _proven_message(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
-    """Returns a proven message as columns, with the buffer they point into."""
-    message, columns = repair.message, MessageColumns(1)
-    columns.offset[0], columns.size[0] = offset, repair.size
-    columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
-    columns.data_size[0] = len(message.data)
-    columns.reply_start[0], columns.reply_size[0] = len(message.data), len(message.reply)
-    columns.flags[0] = Flag.HAS_REPLY if message.reply else 0
-    return memoryview(message.data + message.reply), columns
-
-
 def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
     return _Neighbour(int(columns.sequence[row]), int(columns.timestamp[row]))
-
-
-@contextmanager
-def _columns(capacity: int) -> Iterator[MessageColumns]:
-    """Lends columns that are not in use: making them costs more than reading a small slice."""
-    try:
-        columns = _spare.pop()
-    except IndexError:
-        columns = MessageColumns(capacity)
-    if columns.capacity != capacity:
-        columns = MessageColumns(capacity)
-    try:
-        yield columns
-    finally:
-        if len(_spare) < _MAX_SPARE:
-            _spare.append(columns)
-
-
-_MAX_SPARE = 8
-_spare: list[MessageColumns] = []

@@ -33,7 +33,7 @@ from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.indexes import IndexRecord, SliceIndex
 from stantools.store.mapping import Buffer, MappedWindow, mapped
 from stantools.store.ranges import Bounds
-from stantools.store.slice_reader import message_at, open_index
+from stantools.store.slice_reader import SliceFile
 
 
 @lru_cache(maxsize=8)
@@ -52,7 +52,9 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
     with ExitStack() as stack:
         index = None
         if ref.index is not None and not check_file_version(data):
-            index = open_index(ref.files, data, os.fsencode(ref.channel), crc.checking, stack).index
+            opened = SliceFile(data, os.fsencode(ref.channel), crc.checking)
+            opened.open_index(ref.files, stack)
+            index = opened.index
             counter.index(ref.index_size)
         if index is None or index[0].offset != FILE_HEADER_SIZE:
             yield None
@@ -76,9 +78,9 @@ def chosen_rows(index: SliceIndex, selection: Selection) -> tuple[int, int]:
     return first, last
 
 
-def agrees(data: Buffer, record: IndexRecord, channel: bytes, crc: Crc) -> bool | None:
+def _agrees(file: SliceFile, record: IndexRecord) -> bool | None:
     """Compares an index record with the data file; None if the record in the data file is damaged."""
-    found = message_at(data, record.offset, channel, crc)
+    found = file.message_at(record.offset)
     if found is None:
         return None
     return (found.sequence[0], found.size[0], found.timestamp[0]) == (record.sequence, record.size, record.timestamp)
@@ -123,7 +125,7 @@ def records_of(
     if last.end > (len(data) if piece.end >= piece.slice.data_size else piece.end):
         return None
     counter.data(last.end - last.offset)
-    return part if agrees(data, last, os.fsencode(piece.slice.channel), crc.checking) else None
+    return part if _agrees(SliceFile(data, os.fsencode(piece.slice.channel), crc.checking), last) else None
 
 
 #: Good bytes that prove a boundary found by searching. Servers advise against longer messages.
@@ -264,7 +266,7 @@ class _Splitter:
 
     def _agrees(self, record: IndexRecord) -> bool | None:
         self._counter.data(record.end - record.offset)
-        return agrees(self._data, record, self._channel, self._crc)
+        return _agrees(SliceFile(self._data, self._channel, self._crc), record)
 
     def _search_boundary(self, wanted: int, end: int) -> int | None:
         """Returns the offset of the first record that enough good ones follow.

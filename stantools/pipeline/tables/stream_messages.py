@@ -16,7 +16,7 @@ from stantools.errors import NotAStoreError, StantoolsError, StoreUnreadableErro
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Severity
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.batches import gather, numbers
+from stantools.pipeline.tables.batches import gather, numbers, strings
 from stantools.pipeline.tables.model import (
     STORE_TABLES,
     FailedRead,
@@ -31,18 +31,18 @@ from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources.door import open_source
 from stantools.sources.source import SourceRequest
-from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.store.read_options import ReadOptions
 from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.headers import header_fields
-from stantools.streamfiles.layout import MAX_SEQUENCE, RECORD_HEAD_SIZE, RecordColumns
+from stantools.streamfiles.layout import MAX_SEQUENCE
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.sealing import ServerKeys
 from stantools.streamfiles.survey import StreamSurvey
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 _OK: Final = "ok"
 _DAMAGED: Final = "damaged"
@@ -86,12 +86,12 @@ class StreamRows:
         survey = self.survey = StreamSurvey(self.stream, counter.data if counter else None)
         bounds = self._options.bounds
         chosen = Ranges.of([(bounds.first or 0, MAX_SEQUENCE if bounds.last is None else bounds.last)])
-        for block, data, rows in survey.messages(survey.intact & chosen):
+        for block, rows in survey.messages(survey.intact & chosen):
             for batch in self.parts_of(rows):
-                yield self._batch(block, data, batch)
+                yield self._batch(block, batch)
         yield from self._losses(survey, chosen)
 
-    def parts_of(self, rows: RecordColumns) -> Iterator[RecordColumns]:
+    def parts_of(self, rows: RecordBatch) -> Iterator[RecordBatch]:
         """Yields the rows that the options select, in parts that are not too large."""
         bounds, options = self._options.bounds, self._options
         selected = np.ones(len(rows), np.bool_)
@@ -110,7 +110,7 @@ class StreamRows:
             yield rows.take(slice(low, high))
             low = high
 
-    def _batch(self, block: BlockSurvey, data: Buffer | bytes, rows: RecordColumns) -> pa.RecordBatch:
+    def _batch(self, block: BlockSurvey, rows: RecordBatch) -> pa.RecordBatch:
         count = len(rows)
         fixed = {
             "store": plain_text(self._part.store),
@@ -133,13 +133,13 @@ class StreamRows:
             elif name == "size":
                 arrays.append(numbers(rows.data_size, pa.int64()))
             elif name == "offset":
-                arrays.append(numbers(rows.subject_start - RECORD_HEAD_SIZE, pa.int64()))
+                arrays.append(numbers(rows.offset, pa.int64()))
             elif name == "subject":
-                arrays.append(_texts(data, rows.subject_start, rows.subject_size))
+                arrays.append(strings(rows.buffer, rows.subject_start, rows.subject_size))
             elif name == "payload":
-                arrays.append(gather(memoryview(data), rows.data_start, rows.data_size))
+                arrays.append(gather(rows.buffer, rows.data_start, rows.data_size))
             else:
-                arrays.append(_headers(data, rows, column.type))
+                arrays.append(_headers(rows, column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _losses(self, survey: StreamSurvey, chosen: Ranges) -> Iterator[pa.RecordBatch]:
@@ -191,19 +191,7 @@ def read_streams(split: Split, options: TableOptions, counter: ReadCounter | Non
             yield from StreamRows(part, options).batches(counter)
 
 
-def _texts(data: Buffer | bytes, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> pa.Array:
-    texts = gather(memoryview(data), starts, sizes)
-    try:
-        return texts.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([plain_text(each) for each in texts.to_pylist()], pa.string())
-
-
-def _headers(data: Buffer | bytes, rows: RecordColumns, kind: pa.DataType) -> pa.Array:
+def _headers(rows: RecordBatch, kind: pa.DataType) -> pa.Array:
     if not rows.header_size.any():
         return pa.array([[]] * len(rows), kind)
-    ranges = zip(rows.header_start.tolist(), rows.header_size.tolist(), strict=True)
-    return pa.array(
-        [list(header_fields(bytes(data[start : start + size])).items()) if size else [] for start, size in ranges],
-        kind,
-    )
+    return pa.array([list(header_fields(each).items()) if each else [] for each in rows.headers()], kind)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from stantools.errors import RefusedError, StoreUnwritableError, readable
-from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.inspection.findings import Severity
 from stantools.inspection.verify import verify
@@ -29,7 +28,7 @@ from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
 from stantools.store.resync import DamagedRange
-from stantools.store.slice_reader import scan_slice
+from stantools.store.slice_reader import SliceFile
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
@@ -149,19 +148,18 @@ def _copy_messages(
     plan: CompactionPlan, channel: ChannelCompaction, writer: SliceWriter, progress: Progress | None
 ) -> None:
     skip = channel.skip
-    columns = MessageColumns(DEFAULT_CAPACITY)
     for each in channel.slices:
         if skip >= each.count:
             skip -= each.count
             continue
         assert each.files.data is not None
         with mapped(each.files.data, sequential=True) as data:
-            for batch in scan_slice(data, channel.files.raw_name, plan.crc, columns=columns):
+            for batch in SliceFile(data, channel.files.raw_name, plan.crc).records():
                 if isinstance(batch, DamagedRange):
                     raise _changed(f"{each.files.data}: at offset {batch.offset}")
                 rows = batch.capacity
                 if skip < rows:
-                    writer.append_records(data, batch.part(skip, rows))
+                    writer.append_records(batch.part(skip, rows))
                 skip = max(skip - rows, 0)
                 if progress:
                     progress(int(batch.size.sum(dtype=np.int64)) + rows * RECORD_HEADER_SIZE)

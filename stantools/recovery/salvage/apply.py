@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from stantools.errors import StoreUnwritableError
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE
 from stantools.inspection.runs import read_run
@@ -33,8 +32,6 @@ from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
-from stantools.store.mapping import Buffer
-from stantools.store.slice_reader import BATCH_ROWS
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.work import ThreadWork
@@ -280,8 +277,6 @@ class _Copier:
         self._channel = channel
         self._writer = writer
         self._progress = progress
-        rows = max((step.run.count for step in channel.steps if isinstance(step, RecordCopy)), default=1)
-        self._columns = MessageColumns(min(rows, BATCH_ROWS))
         self._last_step: dict[Path, int] = {}
         for number, step in enumerate(channel.steps):
             self._last_step[step.path] = number
@@ -307,20 +302,11 @@ class _Copier:
         return MovedMessages(file, os.fsdecode(self._channel.name), current.number, step.sequences, note)
 
     def _copy(self, step: RecordCopy) -> None:
-        for data, batch in read_run(step.run, step.sequences, self._item.crc.unchecked, columns=self._columns):
+        for batch in read_run(step.run, step.sequences, self._item.crc.unchecked):
             if self._channel.origin:
-                self._relabel(data, batch)
+                # Written anew, because their subject becomes the name of another channel.
+                self._writer.append(batch.sequence, batch.timestamp, list(batch.replies()), list(batch.payloads()))
             else:
-                self._writer.append_records(data, batch)
+                self._writer.append_records(batch)
             if self._progress:
                 self._progress(int(batch.ends[-1] - batch.offset[0]))
-
-    def _relabel(self, data: Buffer, batch: MessageColumns) -> None:
-        """Writes messages anew, because their subject becomes the name of another channel."""
-
-        def part(starts: list[int], sizes: list[int]) -> list[bytes]:
-            return [bytes(data[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
-
-        replies = part(batch.reply_start.tolist(), batch.reply_size.tolist())
-        payloads = part(batch.data_start.tolist(), batch.data_size.tolist())
-        self._writer.append(batch.sequence, batch.timestamp, replies, payloads)

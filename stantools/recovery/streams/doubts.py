@@ -21,7 +21,6 @@ from stantools.streamfiles.layout import (
     HASH_SIZE,
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
-    RECORD_HEAD_SIZE,
     TOMBSTONE,
 )
 from stantools.streamfiles.survey import StreamSurvey
@@ -67,11 +66,10 @@ def index_is_current(survey: StreamSurvey) -> bool:
     if last is None or not last.readable or known.last > max(each.last for each in survey.blocks):
         return True
     found, more = False, 0
-    for data, rows in survey.all_records(last):
-        ends = (rows.subject_start - RECORD_HEAD_SIZE + rows.length).tolist()
-        for end in ends:
+    for batch in survey.all_records(last):
+        for end in (batch.offset + batch.length).tolist():
             more += 1
-            if bytes(data[end - HASH_SIZE : end]) == known.last_hash:
+            if bytes(batch.buffer[end - HASH_SIZE : end]) == known.last_hash:
                 found, more = True, 0
     return not more if found else bool(last.gaps) or not last.file.size
 

@@ -18,10 +18,10 @@ from stantools.recovery.streams.record_files import BlockFileRecords, ChosenReco
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
 from stantools.store.atomic import new_directory
 from stantools.store.durable import write_all
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.meta import ArchiveState
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 #: files of a backup, as the official command line names them
@@ -102,7 +102,7 @@ def _watched(stream: SalvagedStream, digest: MessagesDigest, progress: Progress 
         digest.add(batch)
         yield batch
         if progress:
-            progress(int(batch.columns.length.sum()))
+            progress(int(batch.length.sum()))
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:

@@ -16,11 +16,10 @@ import numpy as np
 
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.batch import RecordBatch
 from stantools.streamfiles.block_survey import BlockSurvey
 from stantools.streamfiles.damage import scan
-from stantools.streamfiles.layout import RecordColumns
 from stantools.streamfiles.raft_operations import LoggedMessage
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ class BlockFileRecords:
     def batches(self, opened: ExitStack) -> Iterator[RecordBatch]:
         content = opened.enter_context(self.survey.directory.content(self.block.file))
         for piece in scan(content.data, self.block.key):
-            if isinstance(piece, RecordColumns):
-                yield RecordBatch(content.data, piece.take(piece.flags == 0))
+            if isinstance(piece, RecordBatch):
+                yield piece.messages
 
 
 class MadeRecords:
@@ -77,8 +76,8 @@ class MadeRecords:
             for each in self._messages
         )
         for piece in scan(data, _CONTENT_KEY):
-            assert isinstance(piece, RecordColumns)
-            yield RecordBatch(data, piece)
+            assert isinstance(piece, RecordBatch)
+            yield piece
 
 
 class _LoadedRecords:
@@ -92,9 +91,11 @@ class _LoadedRecords:
             if len(numbers) > 1 and bool((numbers[1:] <= numbers[:-1]).any()):
                 firsts = np.zeros(len(numbers), np.bool_)
                 firsts[np.unique(numbers, return_index=True)[1]] = True
-                batch = _sorted(RecordBatch(batch.buffer, batch.columns.take(firsts)))
+                batch = batch.take(firsts)
+                batch = batch.take(np.argsort(batch.sequence, kind="stable"))
             if len(batch):
-                parts.append(_kept(batch))
+                # copies, since the reader uses the columns again
+                parts.append(batch.take(np.ones(len(batch), np.bool_)))
         self.parts = parts
         self.rises = all(int(before.sequence[-1]) < int(after.sequence[0]) for before, after in pairwise(parts))
 
@@ -106,7 +107,7 @@ class _LoadedRecords:
                     if mask.all():
                         yield part
                     elif mask.any():
-                        yield RecordBatch(part.buffer, part.columns.take(mask))
+                        yield part.take(mask)
             return
         rows = [
             (sequence, number, row)
@@ -117,22 +118,8 @@ class _LoadedRecords:
         last = 0
         for sequence, number, row in sorted(rows):
             if sequence > last:
-                yield RecordBatch(self.parts[number].buffer, self.parts[number].columns.take(slice(row, row + 1)))
+                yield self.parts[number].take(slice(row, row + 1))
                 last = sequence
-
-
-def _kept(batch: RecordBatch) -> RecordBatch:
-    """Copies the columns of a batch, which the reader uses again."""
-    return RecordBatch(batch.buffer, batch.columns.take(np.ones(len(batch), np.bool_)))
-
-
-def _sorted(batch: RecordBatch) -> RecordBatch:
-    order = np.argsort(batch.sequence, kind="stable")
-    columns = batch.columns.take(len(batch))
-    for name in columns.__slots__:
-        if name != "capacity":
-            setattr(columns, name, getattr(columns, name)[order])
-    return RecordBatch(batch.buffer, columns)
 
 
 @dataclass
@@ -192,9 +179,8 @@ class MessagesDigest:
         self._contents, self._sizes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
 
     def add(self, batch: RecordBatch) -> None:
-        columns = batch.columns
         self._contents.update(hashes(batch).tobytes())
-        sizes = np.stack((columns.subject_size, columns.header_size), axis=1)
+        sizes = np.stack((batch.subject_size, batch.header_size), axis=1)
         self._sizes.update(np.ascontiguousarray(sizes).tobytes())
 
     def value(self) -> bytes:
@@ -203,7 +189,7 @@ class MessagesDigest:
 
 def hashes(batch: RecordBatch) -> NDArray[np.uint64]:
     """Returns a hash of each message, by which messages of different files are compared."""
-    return kernels.content_hashes(batch.buffer, batch.columns, _CONTENT_KEY)
+    return kernels.content_hashes(batch.buffer, batch, _CONTENT_KEY)
 
 
 def differing(first: RecordFile, second: RecordFile, common: Ranges) -> Ranges:

@@ -42,12 +42,12 @@ from stantools.recovery.streams.stream_directories import grouped
 from stantools.sources.source import Source
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Ranges
-from stantools.streamfiles import kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE, RecordColumns
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE
 from stantools.streamfiles.lifetimes import lifetime_of
 from stantools.streamfiles.raft_operations import LoggedMessage
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
@@ -384,10 +384,10 @@ class _StreamPlanner:
             wanted, found = block.sequences & survey.borders, []
             if not wanted:
                 continue
-            for data, rows in survey.records(block):
+            for rows in survey.records(block):
                 odd = rows.take(wanted.select(rows.sequence))
                 for row in range(len(odd)):
-                    if message := _mended_message(data, odd, row, subjects):
+                    if message := _mended_message(odd, row, subjects):
                         found.append(message)
             if found:
                 records = MadeRecords(self._shown(block.file.path), found)
@@ -479,25 +479,19 @@ def _subjects(survey: StreamSurvey) -> set[bytes]:
             found.add(known.subject_text[at : at + size])
             at += size
         return found
-    for _, data, rows in survey.messages():
-        _, firsts = np.unique(kernels.subject_hashes(data, rows), return_index=True)
-        for row in firsts.tolist():
-            found.add(_text(data, rows.subject_start, rows.subject_size, row))
+    for _, batch in survey.messages():
+        found.update(map(batch.subject, np.unique(batch.subject_hashes(), return_index=True)[1].tolist()))
     return found
 
 
-def _text(data: Any, starts: Any, sizes: Any, row: int) -> bytes:
-    return bytes(data[int(starts[row]) : int(starts[row]) + int(sizes[row])])
-
-
-def _mended_message(data: Any, rows: RecordColumns, row: int, subjects: set[bytes]) -> LoggedMessage | None:
+def _mended_message(rows: RecordBatch, row: int, subjects: set[bytes]) -> LoggedMessage | None:
     start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
     headed = bool(rows.header_start[row])
     rest = int(rows.length[row]) - EMPTY_RECORD_SIZE - size
-    text = bytes(data[start : start + size])
+    text = rows.subject(row)
     if headed:
         start, rest = start + HEADER_LENGTH_SIZE, rest - HEADER_LENGTH_SIZE
-    text += bytes(data[start + size : start + size + rest])
+    text += bytes(rows.buffer[start + size : start + size + rest])
     parts = repaired(text, size, headed=headed, fits=subjects.__contains__)
     return LoggedMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
 
@@ -506,11 +500,10 @@ def _first_expiry(chosen: ChosenRecords) -> int:
     """Returns the first end of a lifetime that a message has in its headers, in nanoseconds since 1970; 0 for none."""
     first = 0
     for batch in chosen.read():
-        rows = batch.columns
-        for row in np.flatnonzero(rows.header_size).tolist():
-            lifetime = lifetime_of(_text(batch.buffer, rows.header_start, rows.header_size, row))
+        for row in np.flatnonzero(batch.header_size).tolist():
+            lifetime = lifetime_of(batch.header(row))
             if lifetime > 0:
-                end = int(rows.timestamp[row]) + lifetime
+                end = int(batch.timestamp[row]) + lifetime
                 first = min(first, end) if first else end
     return first
 
@@ -524,14 +517,11 @@ def _measured(chosen: ChosenRecords, *, listed: bool) -> tuple[int, int, int, se
     counts: Counter[int] = Counter()
     subjects: dict[int, bytes] = {}
     for batch in chosen.read():
-        rows = batch.columns
-        size += int(rows.length.sum(dtype=np.int64))
-        first_time = first_time or int(rows.timestamp[0])
-        keys, firsts, numbers = np.unique(
-            kernels.subject_hashes(batch.buffer, rows), return_index=True, return_counts=True
-        )
+        size += int(batch.length.sum(dtype=np.int64))
+        first_time = first_time or int(batch.timestamp[0])
+        keys, firsts, numbers = np.unique(batch.subject_hashes(), return_index=True, return_counts=True)
         counts.update(dict(zip(keys.tolist(), numbers.tolist(), strict=True)))
         if listed:
             for key, row in zip(keys.tolist(), firsts.tolist(), strict=True):
-                subjects.setdefault(key, _text(batch.buffer, rows.subject_start, rows.subject_size, row))
+                subjects.setdefault(key, batch.subject(row))
     return size, first_time, max(counts.values(), default=0), set(subjects.values())

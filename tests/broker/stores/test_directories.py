@@ -26,7 +26,7 @@ from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
-from stantools.store.slicefile import SliceFile
+from stantools.store.slice_output import SliceOutput
 from tests.broker.stores.faults import faults
 from tests.broker.stores.making import block, everything, flush
 from tests.broker.stores.test_torn import VERSIONS, moments
@@ -392,7 +392,7 @@ def test_a_slice_that_cannot_be_begun_refuses_what_waits(tmp_path: Path, before:
     if before:
         slow.append(block(b"slow", 1, [b"x"] * before))
     flush(store, slow)
-    with patch.object(SliceFile, "create", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
+    with patch.object(SliceOutput, "create", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         slow.append(block(b"slow", before + 1, [b"a"]))
         under_way = slow.flush()
         store.settle()

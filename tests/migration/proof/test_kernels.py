@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.proof import kernels
 from stantools.migration.proof.stream_proof import Difference
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import header_block
 from tests.kernelpairs import KernelPair
 from tests.oracles import proof as oracle
@@ -130,7 +130,7 @@ def test_what_publishing_adds_to_nothing(kernel: ModuleType) -> None:
 def test_columns_that_point_outside(kernel: ModuleType) -> None:
     for name, value in (("data_size", 99), ("data_start", -1), ("data_start", 2**62), ("reply_size", 2**31)):
         batch = batch_of([(1, 1, 1, b"", b"x")])
-        getattr(batch.columns, name)[0] = value
+        getattr(batch, name)[0] = value
         with pytest.raises(ValueError, match="outside"):
             compare(kernel, batch, [(b"s", 1, 1, b"", b"x")])
 

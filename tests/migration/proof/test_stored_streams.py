@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from stantools.errors import UsageError
@@ -13,7 +12,7 @@ from stantools.sources.door import open_source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import kernels
 from stantools.streamfiles.highwayhash import block_key
-from stantools.streamfiles.layout import RecordColumns
+from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 from tests.natsclient import jetstream
 from tests.servers import NEWEST, NatsServer
@@ -41,16 +40,11 @@ def rewritten(directory: Path, row: int, **changes: bytes) -> int:
     """Writes a message of the first block with another subject or payload and the right hash; returns its sequence."""
     path = next(directory.glob("*/streams/ORDERS/msgs/1.blk"))
     data, key = path.read_bytes(), block_key("ORDERS", 1)
-    columns = RecordColumns(4096)
-    count, _, _ = kernels.scan_records(data, 0, key, columns)
-    ends = np.cumsum(columns.take(count).length, dtype=np.int64)
-    row = int(np.flatnonzero(columns.take(count).flags == 0)[row])
-    start, end = int(ends[row] - columns.length[row]), int(ends[row])
-    decoded = kernels.decode_record(data[start:end], key)
-    assert decoded is not None
-    subject, headers, payload = decoded
-    sequence, time = int(columns.sequence[row]), int(columns.timestamp[row])
-    subject, payload = changes.get("subject", subject), changes.get("payload", payload)
+    batch = RecordBatch.read(data, 0, key)[0].messages
+    start = int(batch.offset[row])
+    end = start + int(batch.length[row])
+    sequence, time, headers = int(batch.sequence[row]), int(batch.timestamp[row]), batch.header(row)
+    subject, payload = changes.get("subject", batch.subject(row)), changes.get("payload", batch.data(row))
     record = kernels.encode_record(sequence, time, subject, headers, payload, key)
     path.write_bytes(data[:start] + record + data[end:])
     return sequence

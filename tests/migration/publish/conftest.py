@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from nats.aio.client import Client
 
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles import headers
-from stantools.streamfiles.batch import MessageBatch
 from tests import natsclient
 from tests.streamfiles.making import Item, batch
 

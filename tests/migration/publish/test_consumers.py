@@ -190,7 +190,7 @@ async def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> 
     class Two(FakeSource):
         def read(self, *, after: int = 0, until: int | None = None) -> Any:
             for read in super().read(after=after, until=until):
-                for sequence in read.sequence.tolist():
+                for sequence in read.stream_sequence.tolist():
                     part = numbered(sequence)
                     subject = b"a" if part[0].sequence % 2 else b"b"
                     yield batch(part, b"orders", subject)

@@ -21,7 +21,7 @@ from tests.migration.stores import opened, write_store
 def rows(plan: ReplayPlan) -> list[tuple[str, int, bytes]]:
     """What is replayed, in its order: subject, sequence, payload."""
     return [
-        (batch.subject.decode(), int(batch.columns.sequence[row]), batch.data(row))
+        (batch.subject.decode(), int(batch.sequence[row]), batch.data(row))
         for batch in plan.read()
         for row in range(len(batch))
     ]

@@ -9,12 +9,12 @@ from pathlib import Path
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
+from stantools.format.message_batch import MessageBatch
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
-from stantools.store.slice_reader import scan_slice
-from stantools.streamfiles.batch import MessageBatch
+from stantools.store.slice_reader import SliceFile
 from tests.migration.stores import CRC, Record
 
 #: A message: timestamp, reply, payload.
@@ -28,11 +28,10 @@ def contents(batches: Iterable[MessageBatch], subject: bytes | None = None) -> d
     for batch in batches:
         assert len(batch) > 0
         assert subject is None or batch.subject == subject
-        columns = batch.columns
         for name in MessageColumns.names:
-            assert len(getattr(columns, name)) == len(batch) == columns.capacity, name
+            assert len(getattr(batch, name)) == len(batch) == batch.capacity, name
         for row, (sequence, timestamp) in enumerate(
-            zip(batch.sequence.tolist(), columns.timestamp.tolist(), strict=True)
+            zip(batch.stream_sequence.tolist(), batch.timestamp.tolist(), strict=True)
         ):
             assert sequence > last
             last = sequence
@@ -48,7 +47,7 @@ def stored(root: Path, crc: Crc = CRC) -> dict[str, dict[int, Message]]:
         for one in channel.slices:
             assert one.data is not None
             with mapped(one.data) as data:
-                for event in scan_slice(data, channel.raw_name, crc):
+                for event in SliceFile(data, channel.raw_name, crc).records():
                     if isinstance(event, MessageColumns):
                         for offset, size in zip(event.offset.tolist(), event.size.tolist(), strict=True):
                             message = gogo.decode(pb.MsgProto, data[offset + 8 : offset + 8 + size])

@@ -49,9 +49,9 @@ def order_of(source: StreamSource, *, after: int = 0, until: int | None = None) 
     number = after
     for batch in source.read(after=after, until=until):
         assert batch.subject == b"to." + batch.channel
-        assert batch.sequence.tolist() == list(range(number + 1, number + 1 + len(batch)))
+        assert batch.stream_sequence.tolist() == list(range(number + 1, number + 1 + len(batch)))
         number += len(batch)
-        for row, sequence in enumerate(batch.columns.sequence.tolist()):
+        for row, sequence in enumerate(batch.sequence.tolist()):
             assert batch.data(row) == b"%b %d" % (batch.channel, sequence)
             assert batch.reply(row) == (b"r" if sequence % 2 else b"")
             found.append((batch.channel, sequence))

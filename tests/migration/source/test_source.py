@@ -18,10 +18,10 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
+from stantools.format.message_batch import MessageBatch
 from stantools.migration.batches import BatchFinisher
 from stantools.migration.source import ChannelSource
 from stantools.store import slice_reader
-from stantools.streamfiles.batch import MessageBatch
 from stantools.streamfiles.headers import is_safe_value, safe_value
 from tests.migration.source.contents import Message, contents, only, write_slices
 from tests.migration.stores import Record, opened
@@ -74,12 +74,11 @@ def test_batches_of_any_size(data: st.DataObject) -> None:
         channel = only(opened(Path(work)))
         found: list[int] = []
         for batch in channel.read(after=after, until=until, batch_bytes=batch_bytes, batch_rows=batch_rows):
-            buffer, columns = batch.buffer, batch.columns
-            assert 0 < columns.capacity <= batch_rows
-            size = int(columns.size.sum()) + 8 * columns.capacity
-            assert size <= batch_bytes or columns.capacity == 1
-            assert all(buffer[at : at + 1] == b"d" for at in columns.data_start[columns.data_size > 0].tolist())
-            found += columns.sequence.tolist()
+            assert 0 < len(batch) <= batch_rows
+            size = int(batch.size.sum()) + 8 * len(batch)
+            assert size <= batch_bytes or len(batch) == 1
+            assert all(batch.buffer[at : at + 1] == b"d" for at in batch.data_start[batch.data_size > 0].tolist())
+            found += batch.sequence.tolist()
         assert found == [n for n in sequences if after < n <= until]
         assert channel.payload_bytes == sum(sizes)
 
@@ -269,15 +268,10 @@ def test_replies_become_header_values(replies: list[bytes]) -> None:
         columns.data_start[row], columns.data_size[row] = at + len(reply), len(payload)
         columns.flags[row] = Flag.HAS_REPLY if reply else 0
         at += len(reply) + len(payload)
-    batch = MessageBatch(b"a", b"a", buffer, columns, columns.sequence)
-    finished = BatchFinisher(b"a").finish(batch)
-    made, part = finished.buffer, finished.columns
-    assert (made is buffer) == all(map(is_safe_value, replies))
-    starts, sizes = part.reply_start.tolist(), part.reply_size.tolist()
-    have = [bytes(made[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
-    assert have == [safe_value(reply) for reply in replies]
-    starts, sizes = part.data_start.tolist(), part.data_size.tolist()
-    assert [bytes(made[start : start + size]) for start, size in zip(starts, sizes, strict=True)] == payloads
+    finished = BatchFinisher(b"a").finish(MessageBatch(columns, buffer, b"a"))
+    assert (finished.buffer is buffer) == all(map(is_safe_value, replies))
+    assert list(finished.replies()) == [safe_value(reply) for reply in replies]
+    assert list(finished.payloads()) == payloads
 
 
 def _cut(path: Path) -> None:

@@ -24,7 +24,7 @@ def taken(listed: list[pa.RecordBatch], **more: str) -> list[tuple[str, list[tup
     for spool in SpoolRows(options(**more)).channels(listed):
         with spool:
             found = [
-                (int(number), int(batch.columns.timestamp[row]), batch.reply(row), batch.data(row))
+                (int(number), int(batch.timestamp[row]), batch.reply(row), batch.data(row))
                 for batch in spool.read()
                 for row, number in enumerate(batch.sequence)
             ]

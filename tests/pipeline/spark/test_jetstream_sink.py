@@ -89,8 +89,8 @@ def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:
         rest = [
             {
                 "channel": name,
-                "seq": int(batch.columns.sequence[row]),
-                "timestamp_ns": int(batch.columns.timestamp[row]),
+                "seq": int(batch.sequence[row]),
+                "timestamp_ns": int(batch.timestamp[row]),
                 "reply": batch.reply(row).decode() or None,
                 "data": batch.data(row),
                 "status": "ok",

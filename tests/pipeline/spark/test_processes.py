@@ -164,7 +164,6 @@ import sys
 from stantools.pipeline.spark import session
 from stantools.pipeline.spark.session import open_session
 from stantools.pipeline.spark.tasks import SparkWork
-from stantools.store.slice_reader import scan_slice
 
 session._on_this_machine = lambda master: False  # as if the workers were on other machines
 conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}

@@ -22,8 +22,8 @@ from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.resync import DamagedRange
 from stantools.store.serverinfo import encode_server_file, new_server_info
-from stantools.store.slice_reader import scan_slice
-from stantools.store.slicefile import remove_slice
+from stantools.store.slice_output import remove_slice
+from stantools.store.slice_reader import SliceFile
 from stantools.store.slicewriter import SliceWriter, WriteOptions
 
 CRC = Crc(IEEE)
@@ -150,11 +150,11 @@ class Server:
         with SliceWriter(scratch, self.name, CRC, WriteOptions(limits, sync=False)) as writer:
             for number in self.slices():
                 with mapped(self.directory / f"msgs.{number}.dat") as data:
-                    for part in scan_slice(data, self.name, CRC):
+                    for part in SliceFile(data, self.name, CRC).records():
                         if not isinstance(part, DamagedRange):
                             keep = part.sequence > writer.last_sequence
                             assert keep.all()
-                            writer.append_records(data, part)
+                            writer.append_records(part)
         old = scratch.with_name(scratch.name + ".old")
         self.directory.rename(old)
         scratch.rename(self.directory)
@@ -223,7 +223,7 @@ class Reader:
         assert ref.data_size == piece.end
         assert piece.start < piece.end
         with mapped(Path(ref.data)) as data:
-            for part in scan_slice(data[: piece.end], os.fsencode(ref.channel), CRC, start=piece.start):
+            for part in SliceFile(data[: piece.end], os.fsencode(ref.channel), CRC).records(piece.start):
                 if isinstance(part, DamagedRange):
                     self.damaged.append(part)
                     continue

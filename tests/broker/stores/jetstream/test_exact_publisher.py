@@ -13,8 +13,8 @@ import pytest
 
 from broker.stores.jetstream.exact_publisher import ExactPublisher, PublishRange
 from stantools.format.columns import MessageColumns
+from stantools.format.message_batch import MessageBatch
 from stantools.nats.channel_streams import StreamNames
-from stantools.streamfiles.batch import MessageBatch
 from tests.broker.stores.jetstream.loop import simulated
 from tests.broker.stores.jetstream.model import JetStream, Link
 
@@ -65,7 +65,7 @@ class Bench:
             at += len(text)
         first, self.last = self.last + 1, self.last + len(texts)
         last = self.last
-        batch = MessageBatch(b"foo", b"stan.c.foo", memoryview(data), columns, columns.sequence)
+        batch = MessageBatch(columns, memoryview(data), b"foo", b"stan.c.foo")
         self.publisher.submit(PublishRange(batch, first, last, lambda: self.stored.append(last)))
 
     def strange(self, text: bytes) -> None:

@@ -27,7 +27,7 @@ _MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 
 _REMEDY = "run `stantools verify` on the store"
 
 
-class SliceFile:
+class SliceOutput:
     """The open data and index file of slice number `number` of a channel's directory.
 
     With `names_later`, new files get their names by `name`, after their first bytes are synced. The index is then
@@ -51,7 +51,7 @@ class SliceFile:
         return self._directory / f"msgs.{self.number}.idx"
 
     @classmethod
-    def create(cls, directory: Path, number: int, *, names_later: bool = False) -> SliceFile:
+    def create(cls, directory: Path, number: int, *, names_later: bool = False) -> SliceOutput:
         """Begins a slice, whose files are created with its first messages.
 
         Files of that number may exist if they are empty. The index is made by `write_index`; an existing one is
@@ -66,7 +66,7 @@ class SliceFile:
         return file
 
     @classmethod
-    def open(cls, directory: Path, number: int) -> SliceFile:
+    def open(cls, directory: Path, number: int) -> SliceOutput:
         file = cls(directory, number)
         file._data = os.open(file.data_path, _FLAGS, _MODE)
         return file
@@ -98,7 +98,7 @@ class SliceFile:
     @classmethod
     def reopen(
         cls, directory: Path, number: int, data_size: int, count: int, *, names_later: bool = False
-    ) -> SliceFile:
+    ) -> SliceOutput:
         """Opens a slice to continue it, which must have `data_size` bytes of data and `count` messages in the index.
 
         Raises StoreUnwritableError if the files have changed.
