@@ -101,7 +101,7 @@ def command(
             f"{escape(url or str(directory))}: is no directory", "name the directory that the server opens"
         )
     if source := _opened(directory, read_options):
-        _check_unused(source)
+        _check_unused(source.place, source.path)
         _guard(source, guard, _with_version(server, source, program, command), command)
     if command:
         _become(program, command)
@@ -125,6 +125,7 @@ def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
 
     shown = escape(str(directory))
     if not directory.exists() or has_no_files(directory):
+        _check_unused(directory, directory)
         console.note(f"guard: {shown} {'is empty' if directory.exists() else 'does not exist yet'}: a first start")
         return None
     try:
@@ -139,12 +140,12 @@ def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
     return source
 
 
-def _check_unused(source: Source) -> None:
+def _check_unused(place: Path, shown: Path) -> None:
     from stantools.store.locks import find_uses
 
-    for use in find_uses(source.place, quiet=0):
+    for use in find_uses(place, quiet=0):
         raise RefusedError(
-            f"guard: {escape(str(source.path))} is in use: {use.detail}; a second server would destroy it",
+            f"guard: {escape(str(shown))} is in use: {use.detail}; a second server would destroy it",
             "stop that server first",
         )
 

@@ -93,10 +93,10 @@ class TestGolden:
         (directory,) = (each for each in open_source(store).streams if each.name == "ORDERS")
         survey = StreamSurvey(directory)
         never = [
-            int(rows.sequence[row])
-            for _, data, rows in survey.messages()
-            for row in range(len(rows))
-            if lifetime_of(bytes(data[rows.header_start[row] :][: rows.header_size[row]])) == FOREVER
+            int(batch.sequence[row])
+            for _, batch in survey.messages()
+            for row in range(len(batch))
+            if lifetime_of(batch.header(row)) == FOREVER
         ]
         assert never
         found = started(store, "2.15", end)["ORDERS"]
