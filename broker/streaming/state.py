@@ -67,8 +67,9 @@ class SubscriptionPhase(enum.Enum):
     NEW = enum.auto()  #: its client does not know it yet
     RESUMED = enum.auto()  #: a durable whose client does not know yet that it has resumed it
     RECOVERED = enum.auto()  #: found in the store; the server is not ready
-    RESENDING = enum.auto()  #: after RESUMED: all pending messages are sent first (section 17)
-    RESCHEDULING = enum.auto()  #: after RECOVERED: pending messages get their deadlines first (section 23.5)
+    RESENDING = enum.auto()  #: after RESUMED: all pending messages are sent first (streaming-protocol.md section 17)
+    #: after RECOVERED: pending messages get their deadlines first (streaming-protocol.md section 23.5)
+    RESCHEDULING = enum.auto()
     ACTIVE = enum.auto()
     OFFLINE = enum.auto()  #: a durable without a client; in a group, its shadow
     ENDED = enum.auto()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -97,6 +98,13 @@ def talker(node: Node) -> Talker:
     """A client of the NATS server of a node, as soon as that takes connections: it may be starting again."""
     until(lambda: listens(node.port))
     return Talker(node.port)
+
+
+def copied(nats: Talker, stream: bytes) -> bool:
+    """Returns whether each node has a copy of a stream that is in step."""
+    about = json.loads(nats.request(b"$JS.API.STREAM.INFO." + stream, b"", 5))
+    replicas = about.get("cluster", {}).get("replicas", [])
+    return len(replicas) == 2 and all(each["current"] for each in replicas)
 
 
 def acknowledged(client: Client, count: int, begin: int) -> list[bytes]:
@@ -330,6 +338,8 @@ def test_a_node_alone_waits_for_a_majority(tmp_path: Path) -> None:
     with running(nodes):
         with Talker(leader(nodes).port) as nats:
             acknowledged(connected(nats, "me", cluster="orders"), 3, 0)
+            # Of a stream that was only just created, a nats-server may elect no leader later.
+            until(lambda: copied(nats, b"orders_a"))
         for node in nodes:
             node.die()
         alone, another, _ = nodes
