@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -103,6 +105,16 @@ class History:
             self.server.rewrite(self.scratch)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leaves out warnings about lost messages."""
+    logger = logging.getLogger("stantools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(_STEPS, min_size=1, max_size=25),
@@ -110,8 +122,7 @@ class History:
     st.integers(0, 1000),
 )
 def test_every_message_comes_once_or_is_reported(steps, limits, seed):
-    logging.getLogger("stantools").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         history = History(Path(folder), limits, seed)
         for step in steps:
             history.step(*step)
