@@ -91,12 +91,10 @@ class MessageBatch(MessageColumns):
         return part
 
     def data(self, row: int) -> bytes:
-        start = int(self.data_start[row])
-        return bytes(self.buffer[start : start + int(self.data_size[row])])
+        return text(self.buffer, self.data_start, self.data_size, row)
 
     def reply(self, row: int) -> bytes:
-        start = int(self.reply_start[row])
-        return bytes(self.buffer[start : start + int(self.reply_size[row])])
+        return text(self.buffer, self.reply_start, self.reply_size, row)
 
     def payloads(self) -> Iterator[bytes]:
         return texts(self.buffer, self.data_start, self.data_size)
@@ -155,6 +153,11 @@ class MessageBatch(MessageColumns):
         batch.reply_start = np.cumsum(batch.reply_size, dtype=np.int64) - batch.reply_size + ends[-1]
         batch.buffer = memoryview(b"".join([*payloads, *replies]))
         return batch
+
+
+def text(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32], row: int) -> bytes:
+    start = int(starts[row])
+    return bytes(buffer[start : start + int(sizes[row])])
 
 
 def texts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> Iterator[bytes]:

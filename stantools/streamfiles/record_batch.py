@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from stantools.format.envelope import Buffer
-from stantools.format.message_batch import texts
+from stantools.format.message_batch import text, texts
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, RECORD_HEAD_SIZE, RecordColumns, RecordFlaw
 
@@ -61,16 +61,13 @@ class RecordBatch(RecordColumns):
         return self.subject_start - RECORD_HEAD_SIZE
 
     def subject(self, row: int) -> bytes:
-        start = int(self.subject_start[row])
-        return bytes(self.buffer[start : start + int(self.subject_size[row])])
+        return text(self.buffer, self.subject_start, self.subject_size, row)
 
     def header(self, row: int) -> bytes:
-        start = int(self.header_start[row])
-        return bytes(self.buffer[start : start + int(self.header_size[row])])
+        return text(self.buffer, self.header_start, self.header_size, row)
 
     def data(self, row: int) -> bytes:
-        start = int(self.data_start[row])
-        return bytes(self.buffer[start : start + int(self.data_size[row])])
+        return text(self.buffer, self.data_start, self.data_size, row)
 
     def subjects(self) -> Iterator[bytes]:
         return texts(self.buffer, self.subject_start, self.subject_size)
