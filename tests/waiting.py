@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 PATIENCE = 60.0
 
 
-def until(condition: Callable[[], Found], what: str = "it came to that", seconds: float = PATIENCE) -> Found:
+def until(condition: Callable[[], Found | None], what: str = "it came to that", seconds: float = PATIENCE) -> Found:
     """Waits until something is so, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -67,9 +67,7 @@ def served(port: int, client_id: str) -> RawClient:
             return RawClient(port, client_id)
         return None
 
-    client = until(connected)
-    assert client is not None
-    return client
+    return until(connected)
 
 
 def heard(speaker: Talker, listener: Talker) -> None:

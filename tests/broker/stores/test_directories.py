@@ -405,6 +405,21 @@ def test_a_slice_that_cannot_be_begun_refuses_what_waits(tmp_path: Path, before:
     store.close()
 
 
+@contextmanager
+def first_removal_hangs() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The first removal of a channel's directory tells that it has begun, and waits until it is released."""
+    hung, released, rmtree = threading.Event(), threading.Event(), shutil.rmtree
+
+    def hang(path: Path) -> None:
+        if not hung.is_set():
+            hung.set()
+            assert released.wait(60)
+        rmtree(path)
+
+    with patch.object(shutil, "rmtree", hang):
+        yield hung, released
+
+
 def stored(store: FileStore, flush: Flush | None) -> bool:
     """Whether a flush is complete within a minute, whatever else hangs, and its messages are stored."""
     end = time.monotonic() + 60
@@ -435,14 +450,7 @@ def test_nobody_waits_for_files_that_are_removed(tmp_path: Path) -> None:
         braked.released.set()
         store.settle()
     assert sorted(each.name for each in (tmp_path / "slow").glob("*.dat")) == ["msgs.4.dat", "msgs.5.dat", "subs.dat"]
-    hung, released, rmtree = threading.Event(), threading.Event(), shutil.rmtree
-
-    def hang(path: Path) -> None:
-        hung.set()
-        assert released.wait(60)
-        rmtree(path)
-
-    with patch.object(shutil, "rmtree", hang):
+    with first_removal_hangs() as (hung, released):
         store.delete_channel(b"gone-slow")
         assert hung.wait(60)
         assert (tmp_path / "gone-slow").exists()
@@ -468,15 +476,7 @@ def test_channels_of_one_name_are_removed_one_after_the_other(tmp_path: Path) ->
     first = store.create_channel(b"foo").messages
     first.append(block(b"foo", 1, [b"first"]))
     flush(store, first)
-    hung, released, rmtree = threading.Event(), threading.Event(), shutil.rmtree
-
-    def hang(path: Path) -> None:
-        if not hung.is_set():
-            hung.set()
-            assert released.wait(60)
-        rmtree(path)
-
-    with patch.object(shutil, "rmtree", hang):
+    with first_removal_hangs() as (hung, released):
         store.delete_channel(b"foo")
         assert hung.wait(60)
         store.create_channel(b"foo")

@@ -12,7 +12,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import nats.errors
@@ -37,7 +37,7 @@ class DifferenceError(Exception):
         theirs: What the other one has.
         before: The steps of the part before this one.
         consumers: Configurations of the consumers of the stream, by name, as they are.
-        limited: Names of the limits of the stream that it copies; empty if it is no copy.
+        limited: The stream is a copy of one with limits.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DifferenceError(Exception):
         theirs: Any,
         before: Sequence[Step] = (),
         consumers: Mapping[str, Mapping[str, Any]] | None = None,
-        limited: Set[str] = frozenset(),
+        limited: bool = False,
     ) -> None:
         self.step, self.ours, self.theirs = step, ours, theirs
         self.before, self.consumers, self.limited = before, consumers or {}, limited
@@ -449,7 +449,7 @@ class Comparison:
 
     def _raise(self, place: str, step: Step | None, letter: str, ours: Any, theirs: Any) -> NoReturn:
         copies = not {"mirror", "sources"}.isdisjoint(self._configs.get(letter, {}))
-        limited = _LIMITS.intersection(self._configs["A"]) if copies else frozenset[str]()
+        limited = copies and not _LIMITS.isdisjoint(self._configs["A"])
         found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter), limited)
         if self.known(found):
             raise _KnownError

@@ -54,7 +54,7 @@ def _takes_more_of_a_burst(found: DifferenceError) -> bool:
 
 def _copies_less_of_a_burst(found: DifferenceError) -> bool:
     """Limits of the origin took messages of a burst: one of both had copied more of them by then."""
-    return found.step is not None and found.step.kind == "burst" and bool(found.limited)
+    return found.step is not None and found.step.kind == "burst" and found.limited
 
 
 def _waits_beyond(found: DifferenceError) -> bool:
