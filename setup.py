@@ -122,6 +122,10 @@ def reads_of_none(operations: str) -> list[str]:
 class Build(build_ext):
     """Builds the objects, with a record of the sources of the compiled modules (`stantools.compiled_modules`)."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def run(self) -> None:
         places = [Path(self.build_lib), *([Path()] if self.inplace else [])]
         for place in places:
