@@ -101,6 +101,9 @@ def translate() -> list[Extension]:
     )
     for function in reads_of_none(Path("build/compiled/ops.txt").read_text()):
         sys.exit(f"{function} reads an attribute that it has set to None before a call, which may have changed it")
+    for source in sorted(Path("build/compiled").rglob("__native_*.c")):
+        for name in visited_twice(source.read_text()):
+            sys.exit(f"{name} declares an attribute of its base class again")
     for each in extensions:
         # Warnings of other compilers are no errors.
         # In a package, the library's parts do not find its headers.
@@ -117,6 +120,13 @@ def reads_of_none(operations: str) -> list[str]:
     functions = re.split(r"^def ", operations, flags=re.MULTILINE)
     read = re.compile(r"(r\d+) = (borrow )?\w+\.\w+\n(    \w+_ref .*\n)*    r\d+ = unbox\(None, \1\)")
     return [each.partition("(")[0] for each in functions if read.search(each)]
+
+
+def visited_twice(source: str) -> list[str]:
+    """Returns classes with attributes that the garbage collector counts twice: it keeps or frees the wrong objects."""
+    traversals = re.findall(r"^(\w+)_traverse\([^{]*\{(.*?)^\}", source, re.DOTALL | re.MULTILINE)
+    visits = [(name, re.findall(r"Py_VISIT\((self->\w+(?:\.\w+)*)\)", body)) for name, body in traversals]
+    return [name for name, attributes in visits if len(set(attributes)) < len(attributes)]
 
 
 class Build(build_ext):

@@ -20,7 +20,7 @@ from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import ClientCredentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, BrokerClient, ClientState, CloseReason, NatsSubscription
-from broker.nats.client_session import ClientSession, SessionServer
+from broker.nats.client_session import ClientSession
 from broker.nats.read_coalescer import SMALL, ReadCoalescer
 from broker.rounds import APPLY, READ
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, ParseStop
@@ -60,7 +60,6 @@ _LINGER: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class ClientConnection(ClientSession):
-    server: SessionServer[ClientConnection] = field(kw_only=True)
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
     reason: CloseReason | None = None  #: reason of the end

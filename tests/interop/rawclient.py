@@ -249,7 +249,8 @@ class Publisher(threading.Thread):
         deadline = time.monotonic() + timeout
         while len(self.acked) < acks:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(self.acked)} of {acks} publishes were acknowledged; refused: {self.refused}")
+                last = [*self.refused.values()][-1:]
+                raise TimeoutError(f"{len(self.acked)} of {acks} publishes were acknowledged; last refusal: {last}")
             time.sleep(0.005)
 
 

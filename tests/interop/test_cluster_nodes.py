@@ -47,9 +47,10 @@ class Node(Broker):
 
     def die(self) -> None:
         """As when a machine dies."""
-        for pid in (self.server, self.process.pid if self.process else 0):
-            os.kill(pid, signal.SIGKILL)
         assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):  # it may have been killed a moment ago
+            os.kill(self.server, signal.SIGKILL)
+        self.process.kill()
         self.process.wait(60)
 
 

@@ -7,11 +7,15 @@ import gc
 import socket
 import time
 from pathlib import Path
+from random import Random
 
 from broker.nats.client import CloseReason
 from broker.nats.connection import ClientConnection
+from broker.nats.nats_options import NatsOptions
+from broker.nats.nats_server import NatsServer
 from broker.nats.status import resident_memory
 from tests.broker.nats.serving import PATIENCE, Raw, both_loops, serving
+from tests.broker.nats.simulator import Loop, Peer
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -246,3 +250,19 @@ def test_no_more_file_descriptors(tmp_path: Path) -> None:
         assert "ulimit -n) is 64" in broker.said()
         assert "Traceback" not in broker.said()
         assert broker.stop() == 0
+
+
+def test_a_server_is_let_go_with_its_open_connections() -> None:
+    """The garbage collector counts their references right."""
+
+    def there() -> int:
+        gc.collect()
+        return sum(type(each) is NatsServer for each in gc.get_objects())
+
+    def serve() -> None:
+        with Loop(Random(1)).running():
+            Peer(1, NatsServer(NatsOptions()))
+
+    before = there()
+    serve()
+    assert there() == before
