@@ -117,6 +117,18 @@ def test_following_says_once_that_it_is_in_step(ending: bool, advice: str, capsy
     assert advice in said
 
 
+@pytest.mark.parametrize(
+    ("seconds", "age"), [(0.3, "0.3 s"), (65, "1m5s"), (7265, "2h1m"), (95_942_430, "3y15d"), (4 * 86_400, "4d0h")]
+)
+def test_the_age_of_the_last_message_has_two_units(
+    seconds: float, age: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stantools.cli.streamprogress.time.time", lambda: 1e9)
+    with StreamsProgress("follow", 10, mode="none") as watch:
+        watch.followed(FollowState(1, 0, 1e9 - seconds, 12, False))
+    assert f"last message {age} ago" in capsys.readouterr().err
+
+
 def test_the_state_of_following_is_in_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stantools.cli.streamprogress.time.time", lambda: 1000.0)
     with StreamsProgress("follow", 10, mode="json") as watch:
