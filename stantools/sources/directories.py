@@ -195,9 +195,7 @@ NODES = SourceKind(
     _open_nodes,
     frozenset({Capability.FORECAST, Capability.MERGE, Capability.MIGRATION}),
 )
-EMPTY = SourceKind(
-    "is an empty directory, not a store", _recognise_empty, _open_node, frozenset({Capability.MERGE})
-)
+EMPTY = SourceKind("is an empty directory, not a store", _recognise_empty, _open_node, frozenset({Capability.MERGE}))
 EMPTY_STREAMS = SourceKind(
     "is a JetStream store directory without any file in it", _recognise_empty, _open_node, EMPTY.capabilities
 )
