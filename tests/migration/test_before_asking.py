@@ -39,7 +39,7 @@ def test_the_plan_shows_what_the_target_has(tmp_path: Path, url: str) -> None:
         file.unlink()
     run(tmp_path, "migrate", *words, "--channel", "orders", "--plan", "one.yaml", "--yes")
     again = run(tmp_path, "migrate", "plan", *words, "--plan", "all.yaml").stdout
-    assert "in the target: 1 stream of 20 exist already; 19 others are new" in again
+    assert "in the target: 1 stream of 20 exists already, and is compared; 19 others are new" in again
     head, _, first, *_ = again.splitlines()
     assert "in the target" in head
     assert first.split()[0] == "there-orders"
