@@ -27,7 +27,9 @@ def install_command(*packages: str) -> str:
 def _installer() -> str:
     from importlib.util import find_spec
 
-    python = shlex.quote(sys.executable)
+    python, prefix = shlex.quote(sys.executable), Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx inject {shlex.quote(prefix.name)}"
     if find_spec("pip") is None:
         return f"uv pip install --python {python}"
     scripts = Path(sysconfig.get_path("scripts"))

@@ -155,7 +155,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
     help="Show the version, the kernels and the optional parts, and exit.",
 )
 def cli() -> None:
-    """Inspect, check and rescue NATS Streaming file stores.
+    """Inspect, check and rescue stores of NATS Streaming and JetStream.
 
     Inspecting commands never change anything. Other commands write a new directory unless told otherwise.
     """

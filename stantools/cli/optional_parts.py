@@ -18,12 +18,12 @@ from stantools.install_hints import install_command
 #: purpose of each part
 PARTS = {
     "jetstream": "--server embedded",
-    "arrow": "export, except of messages as csv or ndjson; pipeline stats",
+    "arrow": "export, except of messages as csv or ndjson; stats",
     "duckdb": "export to DuckDB",
     "snappy": "migrate --compress",
     "zstd": "archives of stores with zstd",
     "sql": "SQL stores in live databases",
-    "spark": "pipeline (with Java 17 or 21)",
+    "spark": "--engine spark, with Java 17 or 21",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -178,7 +179,9 @@ def _follow_text(state: FollowState, now: float) -> str:
 
 
 def _age_text(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else format_uptime(round(seconds) * 10**9)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return "".join(re.findall(r"\d+[a-z]", format_uptime(round(seconds) * 10**9))[:2])  # seconds say nothing after days
 
 
 def _follow_json(state: FollowState, now: float) -> dict[str, Any]:

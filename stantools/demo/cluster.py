@@ -148,30 +148,30 @@ async def everything(nodes: list[Node], client_id: str, count: int) -> list[byte
 
 
 async def play(nodes: list[Node]) -> bool:
-    title("2. A client publishes")
+    title("A client publishes")
     first = leader(nodes)
     others = [node for node in nodes if node is not first]
     client = await connected(others, "publisher")
     stored = await publish(client, range(500))
 
-    title("3. The machine of the leader dies; the client goes on")
+    title("The machine of the leader dies; the client goes on")
     first.kill()
     stored += await publish(client, range(500, 1000))
     leader(others)
 
-    title("4. It comes back, and follows")
+    title("It comes back, and follows")
     first.start()
     while first.role != "Follower":
         await asyncio.sleep(0.1)
     say(f"node {first.name} follows")
 
-    title("5. What is there now")
+    title("What is there now")
     found = await everything(nodes, "reader", len(stored))
     await client.close()
     say(f"  acknowledged   {len(stored):>6}")
     say(f"  in the channel {len(found):>6}, in the order of publishing: {'yes' if found == stored else 'no'}")
 
-    title("6. All three die, and are started again")
+    title("All three die, and are started again")
     for node in nodes:
         node.kill()
     for node in nodes:
@@ -188,7 +188,7 @@ def play_cluster(out: Path) -> bool:
     Raises `StantoolsError` without a nats-server.
     """
     find_server()
-    title("1. Three nodes, each a broker with a nats-server of its own")
+    title("Three nodes, each a broker with a nats-server of its own")
     routes = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
     nodes = [Node(name, out, routes) for name in NAMES]
     try:

@@ -41,37 +41,37 @@ class RescueDemo:
 
     def play(self) -> bool:
         """Returns whether the messages were saved. Raises `DemoFailedError` if a step does not end as it should."""
-        title("1. The broker, and clients that fill its store")
+        title("The broker, and clients that fill its store")
         with broker(self.store, "-file_slice_max_msgs", "500") as url:
             shop("fill", url)
         run("info", self.store)
 
-        title("2. A copy of it gets damaged")
+        title("A copy of it gets damaged")
         shutil.copytree(self.store, self.damaged)
         for done in inflict(self.damaged, open_datastore(self.damaged).channel_names, DAMAGES, Crc(), seed=3):
             say(f"  {done.name}: {done.file}: {done.detail}")
 
-        title("3. Is my data there? What is wrong?")
+        title("Is my data there? What is wrong?")
         run("verify", self.damaged, expect=1)
 
-        title("4. What would the server do with it?")
+        title("What would the server do with it?")
         run("forecast", self.damaged, expect=1)
 
-        title("5. What would the server's own repair cut off?")
+        title("What would the server's own repair cut off?")
         run("truncate-bad-eof", self.damaged, "--dry-run", expect=4)
 
-        title("6. Everything that is intact goes into a new store")
+        title("Everything that is intact goes into a new store")
         run("salvage", self.damaged, "--out", self.saved, expect=5)
 
-        title("7. The new store")
+        title("The new store")
         run("verify", self.saved)
         run("forecast", self.saved)
 
-        title("8. Into JetStream: every channel a stream, every durable a consumer")
+        title("Into JetStream: every channel a stream, every durable a consumer")
         migrated = self.migrate()
         counts = counted(self.saved)
 
-        title("10. Or on with the broker: the durables go on where they stood")
+        title("Or on with the broker: the durables go on where they stood")
         with broker(self.saved) as url:
             shop("go-on", url)
         return self.conclude(*counts, migrated=migrated)
@@ -86,7 +86,7 @@ class RescueDemo:
         target = ("--server", "embedded", "--embedded-store", self.streams)
         run("migrate", self.saved, *target, "--plan", self.plan, "--yes")
 
-        title("9. The proof, with the server started again: message by message, consumer by consumer")
+        title("The proof, with the server started again: message by message, consumer by consumer")
         run("migrate", "verify", self.plan, *target)
         return True
 
@@ -98,7 +98,7 @@ class RescueDemo:
     def conclude(self, saved: int, saved_subs: int, *, migrated: bool) -> bool:
         """Compares the three stores, and names their places."""
         messages, subs = counted(self.store)
-        title("11. What was saved")
+        title("What was saved")
         say(f"  messages before the damage        {messages:>6}")
         say(f"  with the server's own repair      {self.kept_by_truncation():>6}")
         say(f"  in the salvaged store             {saved:>6}")

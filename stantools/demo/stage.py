@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
 from stantools.errors import StantoolsError
+
+_numbers = itertools.count(1)
 
 
 class DemoFailedError(StantoolsError):
@@ -13,7 +16,8 @@ class DemoFailedError(StantoolsError):
 
 
 def title(text: str) -> None:
-    say(f"\n=== {text}\n")
+    """Begins the next step: steps are numbered as they come, since some are skipped."""
+    say(f"\n=== {next(_numbers)}. {text}\n")
 
 
 def say(text: str) -> None:

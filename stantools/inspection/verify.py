@@ -112,7 +112,7 @@ class Verdict(ScanResult):
         rows = [
             (
                 each.name,
-                each.messages,
+                each.messages + (each.outcome.intact - each.intact).count(),  # as in the column "intact"
                 each.bytes,
                 describe_ranges(each.outcome.intact, 4),
                 describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,

@@ -112,9 +112,10 @@ def remark_json(remark: Remark) -> dict[str, Any]:
 
 
 def _present_text(plan: MigrationPlan, present: Mapping[str, str]) -> str:
-    text = f"{counted(len(present), 'stream')} of {len(plan.streams)} exist already"
-    left = len(plan.streams) - len(present)
-    return f"{text}; {counted(left, 'other')} are new" if left else text
+    count, left = len(present), len(plan.streams) - len(present)
+    verbs = "exists already, and is compared" if count == 1 else "exist already, and are compared"
+    text = f"{counted(count, 'stream')} of {len(plan.streams)} {verbs}"
+    return f"{text}; {counted(left, 'other', 'is/are')} new" if left else text
 
 
 def _estimate_text(plan: MigrationPlan) -> str:

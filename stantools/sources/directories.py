@@ -179,7 +179,8 @@ def has_no_files(path: Path) -> bool:
 
 
 def _recognise_other(facts: PathFacts) -> RecognisedPath | None:
-    detail = f": neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it"
+    streaming = f"NATS Streaming ({SERVER_FILE}, {CLIENTS_FILE}, a channel directory)"
+    detail = f": no file of {streaming} and no stream of JetStream is in it"
     return RecognisedPath(OTHER, facts.path, detail, NAME_STORE)
 
 
@@ -194,13 +195,11 @@ NODES = SourceKind(
     _open_nodes,
     frozenset({Capability.FORECAST, Capability.MERGE, Capability.MIGRATION}),
 )
-EMPTY = SourceKind(
-    "is an empty directory, not a file store", _recognise_empty, _open_node, frozenset({Capability.MERGE})
-)
+EMPTY = SourceKind("is an empty directory, not a store", _recognise_empty, _open_node, frozenset({Capability.MERGE}))
 EMPTY_STREAMS = SourceKind(
     "is a JetStream store directory without any file in it", _recognise_empty, _open_node, EMPTY.capabilities
 )
-OTHER = SourceKind("is not a file store", _recognise_other)
+OTHER = SourceKind("is not a store", _recognise_other)
 
 #: in the order in which they are tried
 KINDS: Final = (NODE, STORE, jetstream.BACKUP, jetstream.JETSTREAM, CHANNEL, NODES, PARENT, EMPTY, OTHER)

@@ -185,13 +185,13 @@ def _open_archive(found: RecognisedPath, request: SourceRequest) -> Source:
 
 def _recognise_file(facts: PathFacts) -> RecognisedPath | None:
     word = shell_word(str(facts.path))
-    remedy = f"name the directory that holds {SERVER_FILE}; for a single file of a store: `stantools records {word}`"
+    remedy = f"{NAME_STORE}; for a single file of a store: `stantools records {word}`"
     return RecognisedPath(FILE, facts.path, "", remedy)
 
 
 URL = SourceKind("is the URL of a server, not a directory", _recognise_url)
 MISSING = SourceKind("no such directory", _recognise_missing)
-UNREADABLE = SourceKind("is not a file store", _recognise_missing)
+UNREADABLE = SourceKind("is not a store", _recognise_missing)
 SPECIAL = SourceKind("is not a regular file", _recognise_special)
 FILE_OF_STORE = SourceKind("is a single file of a file store", _recognise_file_of_store)
 ARCHIVE = SourceKind("is an archive", _recognise_archive, _open_archive)
@@ -199,7 +199,7 @@ ARCHIVE_PART = SourceKind("is a part of an archive", _recognise_inner, _open_arc
 OTHER_ARCHIVE = SourceKind("is an archive", _recognise_archive)
 COMPRESSED = SourceKind("is a compressed file", _recognise_archive)
 SCHEMA = SourceKind("is a SQL dump", _recognise_schema)
-FILE = SourceKind("is a file, expected the directory of a file store", _recognise_file)
+FILE = SourceKind("is a file, expected the directory of a store", _recognise_file)
 
 #: kinds of a path that is no directory, in the order in which they are tried
 KINDS: Final = (

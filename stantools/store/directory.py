@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+")
 _LEFTOVER = re.compile(r"(?:subs|clients\.dat)[0-9]+")
 _INT64_MAX = 2**63 - 1
 #: remedy for a path that is no store
-NAME_STORE = "name the directory given to the server as -dir"
+NAME_STORE = "name the directory that the server uses: -dir of NATS Streaming, store_dir of JetStream"
 
 
 @dataclass(frozen=True)

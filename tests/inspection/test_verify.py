@@ -19,6 +19,7 @@ from stantools.inspection.survey import SliceSurvey
 from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
+from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_stores
 from tests.mutations import fresh_copy, mutated_stores, shares
@@ -31,6 +32,15 @@ def run(root: Path, polynomial: int = 0xEDB88320, **options: Any) -> Verdict:
 
 def codes(verdict: Verdict) -> set[str]:
     return {f.code for f in verdict.findings}
+
+
+def test_the_table_counts_the_messages_that_it_lists(tmp_path: Path) -> None:
+    write_sample(tmp_path / "store", SampleOptions(channels=1, damage=("flipped-length",)))
+    verdict = run(tmp_path / "store")
+    table = verdict.table()
+    shown = dict(zip([each.title for each in table.columns], table.rows[0], strict=True))
+    assert (shown["messages"], shown["intact"]) == (100, "1-100")  # one is proven although its record is damaged
+    assert verdict.messages_sentence().startswith("100 messages intact")
 
 
 @pytest.mark.parametrize("case", golden_cases())

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from broker.config.broker_options import BrokerOptions
-from broker.config.reader import parse
+from broker.config.broker_options import BrokerOptions, CommandAnswer
+from broker.config.reader import EXIT_UNAVAILABLE, parse
 from tests import clients
 from tests.brokers import Broker
 
@@ -43,6 +43,18 @@ def test_configurations(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert isinstance(options, BrokerOptions)
     assert options.streaming.cluster_id == b"orders"
     assert not options.failure
+
+
+def test_what_is_called_unavailable_is_refused(tmp_path: Path) -> None:
+    found = re.search(r"^\| (.+) \| not available yet \|$", COMPATIBILITY, re.MULTILINE)
+    assert found
+    for feature in found[1].split(", "):
+        key = feature.lower().replace(" ", "")
+        file = tmp_path / "file.conf"
+        file.write_text(f"{'gateway' if key == 'gateways' else key} {{ port: 7000 }}\n")
+        answer = parse(["-c", str(file)])
+        assert isinstance(answer, CommandAnswer), feature
+        assert (answer.exit_code, "not available yet" in answer.stderr) == (EXIT_UNAVAILABLE, True), feature
 
 
 def commands() -> Iterator[str]:

@@ -39,7 +39,7 @@ def test_the_plan_shows_what_the_target_has(tmp_path: Path, url: str) -> None:
         file.unlink()
     run(tmp_path, "migrate", *words, "--channel", "orders", "--plan", "one.yaml", "--yes")
     again = run(tmp_path, "migrate", "plan", *words, "--plan", "all.yaml").stdout
-    assert "in the target: 1 stream of 20 exist already; 19 others are new" in again
+    assert "in the target: 1 stream of 20 exists already, and is compared; 19 others are new" in again
     head, _, first, *_ = again.splitlines()
     assert "in the target" in head
     assert first.split()[0] == "there-orders"
@@ -115,6 +115,18 @@ def test_following_says_once_that_it_is_in_step(ending: bool, advice: str, capsy
     assert said.count("in step: 0 behind") == 1
     assert "400 channels" in said
     assert advice in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"), [(0.3, "0.3 s"), (65, "1m5s"), (7265, "2h1m"), (95_942_430, "3y15d"), (4 * 86_400, "4d0h")]
+)
+def test_the_age_of_the_last_message_has_two_units(
+    seconds: float, age: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stantools.cli.streamprogress.time.time", lambda: 1e9)
+    with StreamsProgress("follow", 10, mode="none") as watch:
+        watch.followed(FollowState(1, 0, 1e9 - seconds, 12, False))
+    assert f"last message {age} ago" in capsys.readouterr().err
 
 
 def test_the_state_of_following_is_in_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

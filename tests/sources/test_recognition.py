@@ -42,6 +42,18 @@ def jetstream(root: Path) -> Path:
     return root
 
 
+def test_what_is_no_store_is_told_of_both_servers(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/note").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("folder", "folder/note", "empty", "missing"):
+        found = recognise(tmp_path / name)
+        assert "file store" not in found.sentence
+        assert "-dir of NATS Streaming, store_dir of JetStream" in found.remedy
+    assert "NATS Streaming" in recognise(tmp_path / "folder").detail
+    assert "JetStream" in recognise(tmp_path / "folder").detail
+
+
 @pytest.mark.parametrize(
     ("below", "kind"),
     [

@@ -157,6 +157,16 @@ async def test_live_asks_for_a_url(store: Path, browse: Browse) -> None:
         await until(pilot, lambda: "--monitor http://127.0.0.1:1" in screen_text(pilot.app))
 
 
+async def test_what_a_prompt_accepts_is_shown_in_full_in_a_small_terminal(store: Path, browse: Browse) -> None:
+    async with browse(store, size=SMALL) as pilot:
+        await pilot.press("8")
+        await until(pilot, lambda: "nats://localhost:4222" in screen_text(pilot.app))
+        await pilot.press("escape", "2", "colon")
+        await until(pilot, lambda: "tab completes" in " ".join(screen_text(pilot.app).split()))
+        await pilot.press("escape", "slash")
+        await until(pilot, lambda: "N previous" in " ".join(screen_text(pilot.app).split()))
+
+
 async def test_a_screenshot_is_written_outside_of_the_store(
     store: Path, browse: Browse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

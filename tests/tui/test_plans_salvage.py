@@ -213,6 +213,11 @@ async def test_nothing_starts_while_locked(
     async with browse(root) as pilot:
         app = pilot.app
         await wizards.open_wizard(pilot, "salvage")
+        await until(pilot, lambda: "Read only: W" in screen_text(app))
+        await pilot.press("W")
+        await until(pilot, lambda: "Read only: W" not in screen_text(app))
+        await pilot.press("W")
+        await until(pilot, lambda: "Read only: W" in screen_text(app))
         await pilot.press("enter")
         await wizards.step(pilot, WizardStep.PREVIEW)
         await pilot.press("enter")

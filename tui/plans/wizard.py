@@ -265,7 +265,7 @@ WIZARDS: tuple[WizardEntry, ...] = (
     ),
     WizardEntry(
         "export",
-        "messages, or another table, as Parquet, ndjson or csv",
+        "messages or other tables as Parquet, text or a database",
         "only read",
         "tui.plans.export",
         "ExportWizard",

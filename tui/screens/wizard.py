@@ -18,7 +18,7 @@ from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
 from tui.plans.account import AccountRows
 from tui.plans.flow import PhaseProgress, WizardFlow, WizardStep
-from tui.plans.form import FieldError
+from tui.plans.form import FieldError, FormField
 from tui.plans.wizard import PlanOutcome, PlanPreview, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
@@ -72,6 +72,7 @@ class WizardScreen(ViewScreen):
         self._pace: PhaseProgress | None = None
         self._asking: QuestionScreen | None = None
         self._unlocked: bool | None = None
+        self._field: FormField | None = None  # the one with the cursor
 
     def trail(self) -> Iterable[Cell]:
         yield from super().trail()
@@ -105,6 +106,7 @@ class WizardScreen(ViewScreen):
             self._unlocked = self.browser.unlocked
             if self.flow.step is WizardStep.CONFIRM:
                 self._show()
+            self._show_hint()
 
     def busy(self) -> str:
         return self.flow.writing
@@ -217,6 +219,14 @@ class WizardScreen(ViewScreen):
         else:
             self.set_focus(None)
 
+    def _show_hint(self) -> None:
+        first: list[Cell] = []
+        if self._field is not None:
+            first = [(f"{self._field.name}: ", "strong"), (self._field.help, "dim")]
+        elif not self.browser.unlocked:
+            first = [("Read only: W, here or later, allows changes.", "dim")]
+        self.query_one("#hint", TextLine).show_lines([first, [(_KEYS_OF_FORM, "dim")]])
+
     def _show_progress(self) -> None:
         if self._pace is None:
             return
@@ -231,13 +241,8 @@ class WizardScreen(ViewScreen):
 
     @on(FormView.Reached)
     def _reached(self, event: FormView.Reached) -> None:
-        field, unlocked = event.field, self.browser.unlocked
-        first: list[Cell] = []
-        if field is not None:
-            first = [(f"{field.name}: ", "strong"), (field.help, "dim")]
-        elif not unlocked:
-            first = [("Read only: W, here or later, allows changes.", "dim")]
-        self.query_one("#hint", TextLine).show_lines([first, [(_KEYS_OF_FORM, "dim")]])
+        self._field = event.field
+        self._show_hint()
 
     @on(FormView.Changed)
     def _changed(self) -> None:

@@ -203,8 +203,19 @@ def test_damaged_channels_come_first() -> None:
     short, hurt = sample("incomplete", 20), sample("damaged", 10)
     short.missing, short.gaps, hurt.damaged = 7, 1, 1
     stats = Stats([*channels, short, hurt])
-    assert [row[1] for row in stats_report(stats).tables[0].rows][:2] == ["damaged", "incomplete"]
+    assert [row[0] for row in stats_report(stats).tables[0].rows][:2] == ["damaged", "incomplete"]
     assert re.findall(r'href="#c\d+">([a-z]+)', page(stats))[:2] == ["damaged", "incomplete"]
+
+
+def test_the_store_is_named_in_each_row_only_if_there_are_several() -> None:
+    one, other = sample(), sample("jobs")
+    table = stats_report(Stats([one, other])).tables[0]
+    assert [each.title for each in table.columns][:2] == ["channel", "messages"]
+    assert [row[0] for row in table.rows] == ["jobs", "orders"]
+    other.store = "/data/second"
+    table = stats_report(Stats([one, other])).tables[0]
+    assert [each.title for each in table.columns][:2] == ["store", "channel"]
+    assert [row[0] for row in table.rows] == ["/data/second", "/data/store"]
 
 
 def test_tables_appear_whole_and_never_over_something(tmp_path: Path) -> None:

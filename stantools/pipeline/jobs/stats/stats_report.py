@@ -26,15 +26,17 @@ _SHOWN = 50
 def stats_report(stats: Stats) -> Report:
     report = Report(code=stats.exit_code, document=stats.as_json, records=(_NAMES, map(_record, stats.channels)))
     ranked = sorted(stats.channels, key=lambda each: each.rank)
-    rows = [_row(each) for each in ranked]
-    report.tables.append(ReportTable(_COLUMNS, rows, _SHOWN, "channel", ": see -o csv, --to and --report"))
+    stores = len({each.store for each in ranked})
+    first = 0 if stores > 1 else 1  # a single store is not named in each row
+    rows = [_row(each)[first:] for each in ranked]
+    report.tables.append(ReportTable(_COLUMNS[first:], rows, _SHOWN, "channel", ": see -o csv, --to and --report"))
     subjects = [
         (each.channel, subject, count, format_size(total)) for each in ranked for subject, count, total in each.subjects
     ]
     if subjects:
         report.tables.append(ReportTable(_SUBJECTS, subjects, _SHOWN, "subject", ": see -o json"))
     messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
-    where = f"{counted(len(ranked), 'channel')} of {counted(len({each.store for each in ranked}), 'store')}"
+    where = f"{counted(len(ranked), 'channel')} of {counted(stores, 'store')}"
     report.verdict = f"{messages:,} message{'s' * (messages != 1)}, {format_size(size)}, in {where}"
     return report
 
