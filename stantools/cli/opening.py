@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
+from stantools.cli.progress import ByteProgress
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
@@ -65,8 +66,6 @@ def open_source(
 
     `channels` are patterns of the channels to read; empty for all. `found` is the path, if it is recognised already.
     """
-    from stantools.cli.progress import ByteProgress
-
     ctx = click.get_current_context()
     nodes: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
     if node := nodes.get(path):
@@ -92,7 +91,6 @@ def open_file(path: Path, read_options: ReadOptions) -> Path:
     """Returns the path of a single file; for a file in an archive, `ARCHIVE/FILE`, that of a private copy."""
     if path.is_dir() or (found := recognise(path)).kind is not files.ARCHIVE:
         return path
-    from stantools.cli.progress import ByteProgress
     from stantools.sources.archived_store import open_archived_file
 
     ctx = click.get_current_context()
@@ -251,7 +249,6 @@ def read_source(
     sources: Sequence[Source], read_options: ReadOptions, source_options: SourceOptions, *, running: bool
 ) -> StoreSource:
     """Reads the selected data of a store or of a cluster's nodes; unless `running`, nodes must have stopped."""
-    from stantools.cli.progress import ByteProgress
     from stantools.migration import workflow
     from stantools.migration.source import open_merged
 

@@ -17,6 +17,7 @@ import click
 
 from stantools.cli import click_options, console
 from stantools.cli.click_options import NO_CRC, folded, options_of
+from stantools.cli.progress import ByteProgress
 from stantools.cli.verbs import CONTEXT, JOBS, LazyGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
@@ -27,7 +28,6 @@ from stantools.work import ThreadWork, Work
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.jobs.stores import JobResult

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.inspection.report import ReportRemark
-from stantools.migration.journal import Journal, remembered_streams
 from stantools.migration.migration_report import migration_report
-from stantools.migration.plan.migration_plan import MigrationPlan
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.run_options import ApplySettings
-from stantools.migration.salvaged_streams import SalvagedInput, migration_of
+from stantools.migration.salvaged_streams import migration_of
 from stantools.migration.targets.target import opened
-from stantools.migration.workflow import default_plan_file, serious
+from stantools.migration.workflow import Migration, default_plan_file, serious
 from stantools.nats.connect_options import ConnectOptions, split_servers
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.stream_plan import plan_stream_salvage
@@ -31,11 +28,8 @@ from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
 
 @dataclass(frozen=True)
 class _PreparedStreams:
-    plan: MigrationPlan
-    inputs: list[SalvagedInput]
+    migration: Migration
     connect_options: ConnectOptions
-    file: Path  #: the plan file, whose journal remembers finished streams
-    lossy: bool
 
 
 class StreamMigrateWizard(Wizard[_PreparedStreams]):
@@ -94,14 +88,15 @@ class StreamMigrateWizard(Wizard[_PreparedStreams]):
         file = default_plan_file(self.source.named)
         with opened(TargetPaths(), connect_options, check=job.check) as target:
             plan, inputs = migration_of(salvage, target.reference())
-            problems = target.problems(inputs, settings.options(plan.way), remembered_streams(file))
+            migration = Migration(plan, None, target, settings.options(plan.way), file, restored=inputs)
+            problems = migration.problems()
         remarks = (ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems)
         preview.report.list_remarks(remarks, "problem")
         preview.obstacles += [RefusedError(f"{each.about}: {each.text}", each.remedy) for each in serious(problems)]
-        if salvage.lossy and not settings.accept_loss:
+        if plan.lossy and not settings.accept_loss:
             text = "choose accept-loss to migrate the intact messages"
             preview.obstacles.append(RefusedError("not everything can be salvaged", text))
-        return _PreparedStreams(plan, inputs, connect_options, file, salvage.lossy)
+        return _PreparedStreams(migration, connect_options)
 
     def _connect_options(self) -> ConnectOptions:
         given, server = self.source.connect_options, self.form.text("server")
@@ -116,7 +111,7 @@ class StreamMigrateWizard(Wizard[_PreparedStreams]):
         return options
 
     def question(self) -> str:
-        plan = self.plan.plan
+        plan = self.plan.migration.plan
         return (
             f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} are created in "
             f"{name_text(str(plan.target))}. {self.source.shown} is only read."
@@ -126,17 +121,14 @@ class StreamMigrateWizard(Wizard[_PreparedStreams]):
         return f"completed streams stay; the next run continues the others. {self.source.shown} is unchanged"
 
     def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
-        made = self.plan
-        job.begin_phase("asking the target", made.plan.messages * 2)
+        migration = self.plan.migration
+        job.begin_phase("asking the target", migration.amount)
         watch = JobWatch(job, stops=False)
-        options = self.form.taken(ApplySettings).options(made.plan.way)
         with (
-            opened(TargetPaths(), made.connect_options, note=watch.note, check=job.check) as target,
-            Journal(made.file, made.plan.digest, str(made.plan.target)) as journal,
+            opened(TargetPaths(), self.plan.connect_options, note=watch.note, check=job.check) as target,
+            migration.journal() as journal,
         ):
-            results = target.apply(made.inputs, journal, options, watch)
-        report = migration_report(made.plan, results)
-        if report.code is ExitCode.CLEAN and made.lossy:
-            report.code = ExitCode.LOSS
+            results = replace(migration, target=target).apply(journal, watch)
+        report = migration_report(migration.plan, results)
         report.list_remarks((ReportRemark("note", text) for text in watch.notes), "note")
         return self.outcome(report)
