@@ -139,8 +139,10 @@ class Migration:
         return self.target.contents([stream.name for stream in self.plan.streams])
 
     def keep_plan(self) -> None:
-        """Writes the plan unless the file exists, which may contain notes of the user."""
+        """Writes the plan, except of a restore, unless the file exists, which may contain notes of the user."""
         assert self.file
+        if self.restored:
+            return
         begun = journal_path(self.file).exists()
         if not self.file.exists() or (not begun and read_plan(self.file).target.places != self.plan.target.places):
             write_plan(self.file, self.plan)
