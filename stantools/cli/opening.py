@@ -165,7 +165,9 @@ def open_named(
             searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
             if searched or not alone:
                 return None
-        elif not alone and (_lost_its_files(found) or not _serves(found, uses)):
+        elif not alone and (
+            _lost_its_files(found) or (found.kind is directories.NODE and not found.kind.capabilities.issuperset(uses))
+        ):
             return None  # the search finds its stores
     return open_source(Path(path), read_options, *uses, channels=channels, found=found)
 
@@ -174,10 +176,6 @@ def _lost_its_files(found: RecognisedPath) -> bool:
     """Returns whether a directory is a store only by its channels; other stores may be beside these."""
     own = (found.datastore.server, found.datastore.clients) if found.datastore else ()
     return found.kind is directories.STORE and not any(own)
-
-
-def _serves(found: RecognisedPath, uses: Collection[Capability]) -> bool:
-    return found.kind is not directories.NODE or found.kind.capabilities.issuperset(uses)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

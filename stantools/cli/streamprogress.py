@@ -174,11 +174,11 @@ def _follow_text(state: FollowState, now: float) -> str:
     text = f"{state.behind:,} behind"
     if not state.behind:
         text = f"in step: {text}"
-    return text if state.last is None else f"{text}, last message {_age_text(max(now - state.last, 0))} ago"
-
-
-def _age_text(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else format_uptime(round(seconds) * 10**9)
+    if state.last is None:
+        return text
+    seconds = max(now - state.last, 0)
+    age = f"{seconds:.1f} s" if seconds < 60 else format_uptime(round(seconds) * 10**9)
+    return f"{text}, last message {age} ago"
 
 
 def _follow_json(state: FollowState, now: float) -> dict[str, Any]:
