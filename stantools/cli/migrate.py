@@ -572,7 +572,7 @@ def _follow(
                 "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
         write_plan(file, cutover.plan)
-    return show(migration_report(cutover.plan, cutover.results, cutover=cutover))
+    return show(migration_report(cutover.plan, cutover.results, cutover=cutover, loaded=True))
 
 
 def _confirm(
@@ -639,7 +639,7 @@ def _apply_plan(
                 "interrupted; complete streams stay, unfinished ones are continued or restarted",
                 f"to continue: the same command{again and f', or {again}'}",
             ) from interruption
-    code = show(migration_report(plan, results, file))
+    code = show(migration_report(plan, results, file, loaded=True))
     if plan.broker and all(result.good for result in results):
         console.note(
             f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"

@@ -265,7 +265,7 @@ class MigrateWizard(Wizard[PreparedPlan]):
 
     def _outcome_of(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
         plan, file = migration.plan, None if migration.restored else migration.file
-        outcome = self.outcome(migration_report(plan, results, file))
+        outcome = self.outcome(migration_report(plan, results, file, loaded=True))
         report = outcome.report
         report.list_remarks((ReportRemark("note", text) for text in notes), "note")
         if migration.restored:
