@@ -121,6 +121,23 @@ CRC_POLY = Option(
     written="auto",
     metavar="N|NAME|auto",
 )
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How files are read, as users say it."""
+
+    crc_poly: int | None = CRC_POLY.field()
+    storage: tuple[str, ...] = option(
+        "An option of fsspec for stores at URLs. May be repeated.", default=(), metavar="KEY=VALUE"
+    )
+    no_crc: bool = option("Do not check CRCs, like a server with -file_crc=false.", default=False)
+    encryption_key: Secret = KEY.field()
+    accept_unreadable: bool = ACCEPT_UNREADABLE.field()
+    sql_driver: str | None = SQL_DRIVER.field()
+    sql_password: Secret = SQL_PASSWORD.field()
+
+
 #: Kinds of values; a declaration adds its help text by `like` or `field`.
 COUNT = Option(help="", kind=int, least=0, metavar="N")
 SIZE = Option(help="", read=parse_size, metavar="SIZE")

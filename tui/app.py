@@ -71,7 +71,7 @@ SCREENSHOT = "screenshot"
 def _server_of(text: str) -> tuple[str | None, ConnectOptions | None]:
     """Returns the URL of monitoring endpoints, or a NATS server, from a URL. Raises `UsageError`."""
     from stantools.nats.login import NatsAddress
-    from tui.live.endpoint import Address
+    from stantools.nats.monitoring import Address
 
     text = text.strip()
     if text.partition("://")[0] in ("nats", "tls", "ws", "wss"):

@@ -24,15 +24,11 @@ from stantools.cli import console
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import StantoolsError, UsageError
 from stantools.options import (
-    ACCEPT_UNREADABLE,
     CHANNELS,
-    CRC_POLY,
-    KEY,
-    SQL_DRIVER,
-    SQL_PASSWORD,
     WORKERS,
     LimitOptions,
     Option,
+    ReadingOptions,
     declared,
 )
 from stantools.secret import Secret
@@ -52,13 +48,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 
 
-NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 #: Choices that are longer together are in the help text of their option.
 _LONGEST_CHOICES = 60
 #: headings of options that most commands have
 _READING, _OUTPUT = "Reading the store", "Output"
-#: options under the first of them
-_READING_OPTIONS = (CRC_POLY, NO_CRC, KEY, ACCEPT_UNREADABLE, SQL_DRIVER, SQL_PASSWORD)
 
 
 def verb(name: str, *formats: str, tables: bool = True, progress: bool = True) -> Callable[[_F], click.Command]:
@@ -235,9 +228,7 @@ def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
 
 def given(**options: Option) -> Callable[[_F], _F]:
     """Adds options that are passed on one by one."""
-    reading = [option_of(name, option) for name, option in options.items() if option in _READING_OPTIONS]
-    others = [option_of(name, option) for name, option in options.items() if option not in _READING_OPTIONS]
-    return each_of(*others, in_group(_READING, *reading)) if reading else each_of(*others)
+    return each_of(*(option_of(name, option) for name, option in options.items()))
 
 
 def folded(
@@ -450,25 +441,27 @@ def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable
         unchecked: Add --no-crc; not for verbs that must know which records are good.
         partial: Add --accept-unreadable; not for a single file.
     """
-    checks = {"no_crc": NO_CRC} if unchecked else {}
-    accepts = {"accept_unreadable": ACCEPT_UNREADABLE} if partial else {}
-    databases = {"sql_driver": SQL_DRIVER, "sql_password": SQL_PASSWORD} if partial else {}
-    options = {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY, **accepts, **databases}
-    return folded("read_options", _read_options, options)
+    without = {"storage", *(() if unchecked else ("no_crc",)), *(() if partial else _OF_STORES)}
+
+    def read_options(given: ReadingOptions) -> ReadOptions:
+        from stantools.store.read_options import ReadOptions
+
+        key, password = given.encryption_key.key(), given.sql_password.key()
+        return ReadOptions(given.crc_poly, not given.no_crc, key, given.accept_unreadable, given.sql_driver, password)
+
+    return declared_reading_options("read_options", read_options, without)
 
 
-def _read_options(
-    crc_poly: int | None,
-    encryption_key: Secret,
-    accept_unreadable: bool = False,
-    no_crc: bool = False,
-    sql_driver: str | None = None,
-    sql_password: Secret | None = None,
-) -> ReadOptions:
-    from stantools.store.read_options import ReadOptions
+#: options of reading that a single file does not have
+_OF_STORES = ("accept_unreadable", "sql_driver", "sql_password")
 
-    password = sql_password.key() if sql_password else None
-    return ReadOptions(crc_poly, not no_crc, encryption_key.key(), accept_unreadable, sql_driver, password)
+
+def declared_reading_options(
+    name: str, convert: Callable[[ReadingOptions], Any], without: Container[str], **changes: Option
+) -> Callable[[_F], _F]:
+    """Adds the options for reading, and passes them on as one converted value; `changes` are other declarations."""
+    options = {each: changes.get(each, option) for each, option in declared(ReadingOptions) if each not in without}
+    return folded(name, lambda **given: convert(ReadingOptions(**given)), options, title=_READING)
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stantools.store.directory import Datastore
     from stantools.store.read_options import ReadOptions
 
-_HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
+_HISTORY = ("offset", "length", "type", "ok", "id", "detail")
 
 
 @verb("clients", "table", "json", "ndjson", "csv", progress=False)
@@ -42,7 +42,7 @@ def command(store: Path, history: bool, read_options: ReadOptions) -> int:
     source = open_source(store, read_options, Capability.HISTORY if history else Capability.SUBSCRIPTIONS)
     if history:
         opened = source.store()
-        return show_records(str(opened.path), _HISTORY, _records(opened), _print_record)
+        return show_records({"path": str(opened.path)}, _records(opened), _print_record, _HISTORY)
     from stantools.inspection.source_queries import source_overview
     from stantools.inspection.subscribers_report import clients_report
 
@@ -54,14 +54,14 @@ def command(store: Path, history: bool, read_options: ReadOptions) -> int:
     return show(clients_report(result))
 
 
-def _print_record(row: Sequence[Any]) -> None:
-    offset, _, kind, ok, name, detail, fields = row
-    state = "" if ok else f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
-    inbox = f"  {console.escape(fields['hb_inbox'])}" if fields.get("hb_inbox") else ""
-    click.echo(f"{offset:>10}  {kind:<8}  {console.escape(name or '')}{inbox}{state}".rstrip())
+def _print_record(record: Mapping[str, Any]) -> None:
+    state = "" if record["ok"] else f"  {console.paint('BAD', 'red', err=False)} [{console.escape(record['detail'])}]"
+    inbox = f"  {console.escape(address)}" if (address := record["fields"].get("hb_inbox")) else ""
+    name = console.escape(record["id"] or "")
+    click.echo(f"{record['offset']:>10}  {record['type']:<8}  {name}{inbox}{state}".rstrip())
 
 
-def _records(store: Datastore) -> Iterator[list[Any]]:
+def _records(store: Datastore) -> Iterator[dict[str, Any]]:
     from stantools.inspection.records import FileKind, read_records
     from stantools.store.mapping import mapped
 
@@ -71,5 +71,5 @@ def _records(store: Datastore) -> Iterator[list[Any]]:
         for record in read_records(buffer, FileKind.CLIENTS, store.crc):
             if record.type == "version" and record.ok:
                 continue
-            name = record.fields.get("id")
-            yield [record.offset, record.length, record.type, record.ok, name, record.detail, record.fields]
+            shown = {**record.as_json(), "id": record.fields.get("id")}
+            yield {name: shown[name] for name in (*_HISTORY, "fields")}

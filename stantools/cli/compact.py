@@ -17,6 +17,7 @@ from stantools.cli.click_options import (
     store_argument,
     verb,
 )
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.errors import ExitCode, UsageError
 from stantools.options import FORCE, SliceOptions, declared
@@ -61,7 +62,6 @@ def command(
     damaged store is refused: salvage it first.
     """
     from stantools.cli.opening import check_stopped, open_source
-    from stantools.cli.progress import ByteProgress
     from stantools.recovery.compact import (
         apply_compaction,
         compact_in_place,

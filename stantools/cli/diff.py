@@ -19,6 +19,7 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.connection_options import connection_options, or_selected
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
@@ -107,7 +108,6 @@ def _names_stream(text: str) -> bool:
 
 
 def _of_pairs(first: NamedSources, second: NamedSources, workers: int) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
     from stantools.pipeline.jobs.store_reports import diff_stores_report
 
@@ -129,7 +129,6 @@ def _of_two(
     channels: tuple[str, ...],
     workers: int,
 ) -> Report:
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores, in_both
 
@@ -156,7 +155,6 @@ def _of_two(
 
 
 def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patterns: tuple[str, ...]) -> Report:
-    from stantools.cli.progress import ByteProgress
     from stantools.migration.proof.stored_streams import compare_directories
 
     first, second = sources
@@ -226,7 +224,6 @@ async def _prove(
     import asyncio
 
     from stantools.cli.opening import open_source
-    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import StreamStage
     from stantools.migration.proof.match import channels_for, match_stream, source_options_of, stream_info

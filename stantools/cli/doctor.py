@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, store_argument, verb
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 from stantools.inspection.start_options import StartOptions
 
@@ -38,7 +39,6 @@ def command(store: Path, server: StartOptions, read_options: ReadOptions) -> int
     Exit code 0: no problem, and a start is harmless. 1: a problem, or a harmful start.
     """
     from stantools.cli.opening import open_source
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.diagnosis_report import diagnosis_report
     from stantools.inspection.source_queries import diagnose_node_source, diagnose_source
     from stantools.sources.source import Capability

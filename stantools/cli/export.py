@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import dry_run_option, given, options_of, verb
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show, show_plan
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.options import WORKERS, Option
@@ -19,7 +20,6 @@ from stantools.pipeline.export.request import ALL_TABLES, STDOUT, ExportOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.export_layout import Result
     from stantools.pipeline.export.request import Export
     from stantools.pipeline.tables.table_options import TableOptions
@@ -160,7 +160,6 @@ def _in_tasks(
 
 def _carry_out_all(exports: Sequence[Export], workers: int) -> int:
     """Writes several tables into one database."""
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.export_report import export_tables_report
     from stantools.pipeline.export.run import export_tables
 
@@ -174,7 +173,6 @@ def _carry_out_all(exports: Sequence[Export], workers: int) -> int:
 
 def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -> int:
     """Writes, except in a dry run; prints the result and returns the exit code."""
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.export_report import export_plan_report, export_report
 
     export.check_target()

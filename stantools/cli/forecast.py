@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli.click_options import limit_options, node_option, options_of, reading_options, stores_argument, verb
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 from stantools.inspection.start_options import AnyStartOptions
 
@@ -42,7 +43,6 @@ def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: Rea
     delivered; for a cluster: every node starts, one can lead, and no possible leader loses a channel. Otherwise 1.
     """
     from stantools.cli.opening import nodes_of, open_sources
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.diagnosis_report import cluster_report, forecast_report
     from stantools.inspection.source_queries import diagnose_source
     from stantools.sources.directories import has_no_files

@@ -13,6 +13,7 @@ from stantools.cli.click_options import (
     node_option,
     verb,
 )
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def command(
 
 
 def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | None, *, slices: bool) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.overview_report import overview_report, streams_report
     from stantools.inspection.source_queries import source_overview
 
@@ -85,7 +85,6 @@ def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | Non
 
 
 def _of_several(sources: NamedSources, limits: StoreLimits | None) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.info import run_info
     from stantools.pipeline.jobs.store_reports import info_stores_report
 

@@ -14,6 +14,7 @@ from stantools.cli.click_options import (
     stores_argument,
     verb,
 )
+from stantools.cli.progress import ByteProgress
 from stantools.cli.salvage import carry_out, check_out, salvage_streams
 from stantools.errors import UsageError
 from stantools.options import FORCE, OUT
@@ -60,7 +61,6 @@ def command(
     Exit code 0: complete. 5: done, but some data is on none of these nodes (the plan names it); 1 with --dry-run.
     """
     from stantools.cli.opening import check_stopped, open_sources
-    from stantools.cli.progress import ByteProgress
     from stantools.recovery.merge import plan_merge
     from stantools.recovery.merge.merge_report import merge_report
     from stantools.sources.source import Capability

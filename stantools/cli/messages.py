@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import complete_channel, options_of, reading_options, store_argument, verb
-from stantools.cli.output import hex_dump, ndjson_line, payload_text, plain
+from stantools.cli.output import hex_dump, payload_text, show_items
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import text
 from stantools.notation import counted, format_time
@@ -93,11 +92,8 @@ def _print_stream(source: Source, name: str, options: MessageSelection, selectio
             "--follow and --archived are for file stores: the streams of a directory are read as they are now",
             "leave them out; `nats stream view STREAM` shows those of a running server",
         )
-    stream = source.stream(name)
     warnings = _Warnings(name, encryption_key_given=True)
-    with _Printer(options, name, _STREAM_COLUMNS) as printer:
-        for item in warnings.watch(StreamMessageReader(stream).read(selection)):
-            printer.show(item)
+    _show(options, name, _STREAM_COLUMNS, warnings.watch(StreamMessageReader(source.stream(name)).read(selection)))
     return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
 
 
@@ -117,24 +113,33 @@ def _print_channel(source: Source, channel: str, options: MessageSelection, sele
     reader = MessageReader(files, opened.crc, key=opened.key, archived=options.archived)
     follower = ChannelFollower(os.fspath(files.path.parent), files.path.name, opened.crc)
     at = follower.ask(GrowingChannel.latest) if options.following else ANYWHERE
-    newest = at.timestamp, at.sequence
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
-    with _Printer(options, channel, _COLUMNS) as printer:
+
+    def messages() -> Iterator[StoredMessage]:
+        newest = at.timestamp, at.sequence
         for item in warnings.watch(reader.read(selection)):
-            printer.show(item)
+            yield item
             newest = max(newest, (item.timestamp, item.sequence))
         if options.following:
-            printer.flush()
-            selection = selection.resolved(reader.last_sequence())
-            for item in warnings.watch(follow(reader, follower, at, newest, _wait, selection)):
-                printer.show(item)
-                printer.flush()
+            sys.stdout.flush()
+            wanted = selection.resolved(reader.last_sequence())
+            for item in warnings.watch(follow(reader, follower, at, newest, _wait, wanted)):
+                yield item
+                sys.stdout.flush()
+
+    _show(options, channel, _COLUMNS, messages())
     return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
 
 
 def _wait() -> bool:
     time.sleep(0.5)
     return True
+
+
+def _show(options: MessageSelection, channel: str, columns: Sequence[str], messages: Iterator[StoredMessage]) -> None:
+    data_format = options.data or ("text" if console.output() == "table" else "base64")
+    line = partial(_print_line, options.cut, channel.encode("utf-8", "surrogateescape"), data_format)
+    show_items({"channel": channel}, "messages", messages, line, columns, partial(_as_object, data_format))
 
 
 class _Warnings:
@@ -193,81 +198,41 @@ class _Warnings:
             )
 
 
-class _Printer:
-    def __init__(self, options: MessageSelection, channel: str, columns: Sequence[str]) -> None:
-        self._output = console.output()
-        self._columns = columns
-        self._format = options.data or ("text" if self._output == "table" else "base64")
-        self._cut = options.cut
-        self._channel = channel
-        self._first = True
-        self._write: Callable[[str], object] = sys.stdout.write
-        self._csv = csv.writer(sys.stdout, lineterminator="\n")
+def _as_object(data_format: str, message: StoredMessage) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "seq": message.sequence,
+        "timestamp_ns": message.timestamp,
+        "time": format_time(message.timestamp),
+        "subject": text(message.subject),
+    }
+    if message.headers is None:
+        record["reply"] = text(message.reply)
+    else:
+        record["headers"] = header_fields(message.headers)
+    if data_format != "none":
+        record["data"] = payload_text(message.data, data_format)
+    record["size"] = len(message.data)
+    if message.error:
+        record["error"] = message.error
+    return record
 
-    def __enter__(self) -> _Printer:
-        if self._output == "json":
-            self._write(f'{{"schema": 1, "channel": {json.dumps(plain(self._channel))}, "messages": [')
-        elif self._output == "csv":
-            self._csv.writerow(self._columns)
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._output == "json":
-            self._write("\n]}\n")
-
-    def flush(self) -> None:
-        sys.stdout.flush()
-
-    def show(self, message: StoredMessage) -> None:
-        if self._output == "table":
-            self._show_line(message)
-            return
-        record = self._record(message)
-        if self._output == "ndjson":
-            self._write(ndjson_line(record))
-        elif self._output == "json":
-            self._write(("\n  " if self._first else ",\n  ") + ndjson_line(record).rstrip("\n"))
-            self._first = False
-        else:
-            values = [record.get(name, "") for name in self._columns]
-            texts = (json.dumps(plain(each)) if isinstance(each, dict) else each for each in values)
-            self._csv.writerow([console.escape(each) if isinstance(each, str) else each for each in texts])
-
-    def _record(self, message: StoredMessage) -> dict[str, Any]:
-        record: dict[str, Any] = {
-            "seq": message.sequence,
-            "timestamp_ns": message.timestamp,
-            "time": format_time(message.timestamp),
-            "subject": text(message.subject),
-        }
-        if message.headers is None:
-            record["reply"] = text(message.reply)
-        else:
-            record["headers"] = header_fields(message.headers)
-        if self._format != "none":
-            record["data"] = payload_text(message.data, self._format)
-        record["size"] = len(message.data)
-        if message.error:
-            record["error"] = message.error
-        return record
-
-    def _show_line(self, message: StoredMessage) -> None:
-        data = message.data
-        line = f"{message.sequence:>8}  {format_time(message.timestamp)}  {len(data):>7}"
-        if message.subject != self._channel.encode("utf-8", "surrogateescape"):
-            line += f"  subject={console.escape(message.subject)}"
-        if message.reply:
-            line += f"  reply={console.escape(message.reply)}"
-        for name, values in header_fields(message.headers or b"").items():
-            line += f"  {console.escape(name)}: {console.escape(', '.join(values))}"
-        shown = data[: self._cut] if self._cut else data
-        more = f"… and {counted(len(data) - len(shown), 'byte')} more" if len(shown) < len(data) else ""
-        if self._format == "hex":
-            line += "\n" + hex_dump(shown) + (f"  {more}\n" if more else "")
-            self._write(line)
-            return
-        if self._format == "text":
-            line += f"  {console.escape(shown)}"
-        elif self._format == "base64":
-            line += f"  {payload_text(shown, self._format)}"
-        self._write(f"{line} {more}\n" if more and self._format != "none" else f"{line}\n")
+def _print_line(cut: int, channel: bytes, data_format: str, message: StoredMessage) -> None:
+    data = message.data
+    line = f"{message.sequence:>8}  {format_time(message.timestamp)}  {len(data):>7}"
+    if message.subject != channel:
+        line += f"  subject={console.escape(message.subject)}"
+    if message.reply:
+        line += f"  reply={console.escape(message.reply)}"
+    for name, values in header_fields(message.headers or b"").items():
+        line += f"  {console.escape(name)}: {console.escape(', '.join(values))}"
+    shown = data[:cut] if cut else data
+    more = f"… and {counted(len(data) - len(shown), 'byte')} more" if len(shown) < len(data) else ""
+    if data_format == "hex":
+        sys.stdout.write(f"{line}\n{hex_dump(shown)}" + (f"  {more}\n" if more else ""))
+        return
+    if data_format == "text":
+        line += f"  {console.escape(shown)}"
+    elif data_format == "base64":
+        line += f"  {payload_text(shown, data_format)}"
+    sys.stdout.write(f"{line} {more}\n" if more and data_format != "none" else f"{line}\n")

@@ -28,20 +28,23 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, from_options, or_selected
+from stantools.cli.progress import ByteProgress
 from stantools.cli.report import OVERWRITE
-from stantools.cli.reporttext import preview, show, show_plan
+from stantools.cli.reporttext import preview, show
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError, RefusedError, StoreUnreadableError, UsageError
+from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
+from stantools.notation import counted
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
+    from stantools.inspection.report import Report
     from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
@@ -186,7 +189,6 @@ class PlannedMigration:
         """Copies the channels of a server whose files are out of reach (--from); STORE is then the copy."""
         from stantools.cli.streamprogress import StreamsProgress
         from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
-        from stantools.notation import counted
 
         remote = self.remote_server
         remote.check(self.plan_options.channels)
@@ -491,12 +493,8 @@ def _restore_streams(
     consent: ChangeMode,
 ) -> int:
     """Restores the streams of a JetStream directory into a running server, and proves them."""
-    from stantools.cli.progress import ByteProgress
-    from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.journal import Journal, remembered_streams
-    from stantools.migration.migration_report import migration_report
     from stantools.migration.salvaged_streams import check_restore, migration_of
-    from stantools.migration.workflow import default_plan_file, refuse_problems
+    from stantools.migration.workflow import Migration, default_plan_file
     from stantools.recovery.recovery_options import StreamSalvageOptions
     from stantools.recovery.streams.stream_plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
@@ -514,28 +512,8 @@ def _restore_streams(
         )
     plan, inputs = migration_of(salvage, target.reference())
     file = planned.plan_file or default_plan_file(Path(plan.source.path))
-    report = stream_salvage_report(salvage)
-    apply_options = settings.options(plan.way)
-    problems = target.problems(inputs, apply_options, remembered_streams(file))
-    report.list_remarks((ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems), "problem")
-    if consent.dry_run:
-        return show_plan(report)
-    preview(report)
-    refuse_problems(problems)
-    if salvage.lossy and not settings.accept_loss:
-        raise RefusedError(
-            "nothing was changed: not everything can be salvaged (see above)",
-            "use --accept-loss to migrate the intact messages",
-        )
-    if not console.confirm(f"restore {len(inputs)} streams into {plan.target}?", yes=consent.yes):
-        return ExitCode.CLEAN
-    with Journal(file, plan.digest, str(plan.target)) as journal:
-        if journal.resumed:
-            console.note(f"continuing from {journal.path}")
-        with StreamsProgress("migrate", plan.messages * 2, place=str(plan.target)) as watch:
-            results = target.apply(inputs, journal, apply_options, watch)
-    code = show(migration_report(plan, results))
-    return ExitCode.LOSS if code == ExitCode.CLEAN and salvage.lossy else code
+    migration = Migration(plan, None, target, settings.options(plan.way), file, restored=inputs)
+    return _apply_plan(migration, settings, consent, report=stream_salvage_report(salvage))
 
 
 def _follow(
@@ -548,7 +526,6 @@ def _follow(
 ) -> int:
     """Shows the plan of the present data, asks, and follows the store into the streams."""
     from stantools.cli.opening import nodes_of
-    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed_store import (
         FollowedStore,
@@ -595,22 +572,32 @@ def _follow(
                 "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
         write_plan(file, cutover.plan)
-    return show(migration_report(cutover.plan, cutover.results, cutover=cutover))
+    return show(migration_report(cutover.plan, cutover.results, cutover=cutover, loaded=True))
 
 
 def _confirm(
-    migration: Migration, verb: str, settings: ApplySettings, consent: ChangeMode, again: str = ""
+    migration: Migration,
+    verb: str,
+    settings: ApplySettings,
+    consent: ChangeMode,
+    again: str = "",
+    report: Report | None = None,
 ) -> ExitCode | None:
     """Shows obstacles, and asks; returns the exit code if nothing is to be done.
 
-    With `again`, the command that applies the plan later, the plan is written first.
+    With `again`, the command that applies the plan later, the plan is written first. The `report` is that of a plan
+    without a file.
     """
     from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.workflow import refuse
-    from stantools.notation import counted
 
     plan, problems = migration.plan, migration.problems()
-    report = migration_plan_report(plan, problems, migration.contents())
+    if report:
+        report.list_remarks(
+            (ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems), "problem"
+        )
+    else:
+        report = migration_plan_report(plan, problems, migration.contents())
     if consent.dry_run:
         return show(report)
     preview(report)
@@ -625,13 +612,21 @@ def _confirm(
     return ExitCode.CLEAN
 
 
-def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMode, *, new: bool = False) -> int:
+def _apply_plan(
+    migration: Migration,
+    settings: ApplySettings,
+    consent: ChangeMode,
+    *,
+    new: bool = False,
+    report: Report | None = None,
+) -> int:
     """Asks, and applies the plan; a new one is written first."""
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.migration_report import migration_report
 
-    plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    if (settled := _confirm(migration, "migrate", settings, consent, again if new else "")) is not None:
+    plan, file = migration.plan, None if migration.restored else migration.file
+    again = f"stantools migrate apply {shell_word(str(file))}" if file else ""
+    if (settled := _confirm(migration, "migrate", settings, consent, again if new else "", report)) is not None:
         return settled
     with migration.journal() as journal:
         if journal.resumed:
@@ -642,9 +637,9 @@ def _apply_plan(migration: Migration, settings: ApplySettings, consent: ChangeMo
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; complete streams stay, unfinished ones are continued or restarted",
-                f"to continue: the same command, or {again}",
+                f"to continue: the same command{again and f', or {again}'}",
             ) from interruption
-    code = show(migration_report(plan, results, migration.file))
+    code = show(migration_report(plan, results, file, loaded=True))
     if plan.broker and all(result.good for result in results):
         console.note(
             f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
@@ -659,11 +654,9 @@ def _migrate_several(
     settings: ApplySettings,
     consent: ChangeMode,
 ) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.salvaged_streams import check_restore
     from stantools.migration.workflow import foreseen
-    from stantools.notation import counted
     from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
     from stantools.pipeline.jobs.store_reports import migrate_plans_report, migrate_stores_report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
+from stantools.cli.progress import ByteProgress
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
@@ -65,8 +66,6 @@ def open_source(
 
     `channels` are patterns of the channels to read; empty for all. `found` is the path, if it is recognised already.
     """
-    from stantools.cli.progress import ByteProgress
-
     ctx = click.get_current_context()
     nodes: dict[Path, NodeFiles] = ctx.meta.get(_NODES, {})
     if node := nodes.get(path):
@@ -92,7 +91,6 @@ def open_file(path: Path, read_options: ReadOptions) -> Path:
     """Returns the path of a single file; for a file in an archive, `ARCHIVE/FILE`, that of a private copy."""
     if path.is_dir() or (found := recognise(path)).kind is not files.ARCHIVE:
         return path
-    from stantools.cli.progress import ByteProgress
     from stantools.sources.archived_store import open_archived_file
 
     ctx = click.get_current_context()
@@ -167,7 +165,9 @@ def open_named(
             searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
             if searched or not alone:
                 return None
-        elif not alone and (_lost_its_files(found) or not _serves(found, uses)):
+        elif not alone and (
+            _lost_its_files(found) or (found.kind is directories.NODE and not found.kind.capabilities.issuperset(uses))
+        ):
             return None  # the search finds its stores
     return open_source(Path(path), read_options, *uses, channels=channels, found=found)
 
@@ -176,10 +176,6 @@ def _lost_its_files(found: RecognisedPath) -> bool:
     """Returns whether a directory is a store only by its channels; other stores may be beside these."""
     own = (found.datastore.server, found.datastore.clients) if found.datastore else ()
     return found.kind is directories.STORE and not any(own)
-
-
-def _serves(found: RecognisedPath, uses: Collection[Capability]) -> bool:
-    return found.kind is not directories.NODE or found.kind.capabilities.issuperset(uses)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:
@@ -251,7 +247,6 @@ def read_source(
     sources: Sequence[Source], read_options: ReadOptions, source_options: SourceOptions, *, running: bool
 ) -> StoreSource:
     """Reads the selected data of a store or of a cluster's nodes; unless `running`, nodes must have stopped."""
-    from stantools.cli.progress import ByteProgress
     from stantools.migration import workflow
     from stantools.migration.source import open_merged
 

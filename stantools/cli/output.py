@@ -14,7 +14,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from stantools.cli import console
 from stantools.cli.console import escape
@@ -31,6 +31,8 @@ _BLOCK = 1000
 #: bytes in a line of a dump
 _HEX_WIDTH = 16
 
+_Item = TypeVar("_Item")
+
 _quoted = json.encoder.encode_basestring_ascii
 _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -40,35 +42,58 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def show_records(
-    path: str, headers: Sequence[str], rows: Iterable[Sequence[Any]], line: Callable[[Sequence[Any]], None]
-) -> ExitCode:
-    """Prints the records of a log; returns the exit code for damaged ones.
+def show_items(
+    head: Mapping[str, Any],
+    noun: str,
+    items: Iterable[_Item],
+    line: Callable[[_Item], None],
+    columns: Sequence[str],
+    as_object: Callable[[_Item], Mapping[str, Any]],
+) -> None:
+    """Prints a long list item by item.
 
     Args:
-        path: The store.
-        headers: Names of the values; one is `ok`, and the last are the record's fields, which csv omits.
-        rows: The values of each record; may be an iterator.
-        line: Prints one for people.
+        head: Members of the json document before the list, which is called `noun`.
+        line: Prints an item for people.
+        columns: Members of an object that csv has.
+        as_object: Converts an item for programs.
     """
-    output, ok, code = console.output(), headers.index("ok"), ExitCode.CLEAN
-
-    def watched() -> Iterator[Sequence[Any]]:
-        nonlocal code
-        for row in rows:
-            if not row[ok]:
-                code = ExitCode.FINDINGS
-            yield row
-
-    if output == "json":
-        print_json({"path": path, "records": (dict(zip(headers, row, strict=True)) for row in watched())})
-    elif output == "table":
-        for row in watched():
-            line(row)
+    output, objects = console.output(), map(as_object, items)
+    if output == "table":
+        for item in items:
+            line(item)
+    elif output == "ndjson":
+        print_ndjson(objects)
     elif output == "csv":
-        rows_as(output, headers[:-1], (row[:-1] for row in watched()))
+        print_csv(columns, ([each.get(name) for name in columns] for each in objects))
     else:
-        rows_as(output, headers, watched())
+        write = sys.stdout.write
+        write(f'{json.dumps(plain({"schema": SCHEMA, **head}))[:-1]}, "{noun}": [')
+        try:
+            for number, each in enumerate(objects):
+                write((",\n  " if number else "\n  ") + _encode_line(plain(each)))
+        finally:
+            write("\n]}\n")
+
+
+def show_records(
+    head: Mapping[str, Any],
+    records: Iterable[Mapping[str, Any]],
+    line: Callable[[Mapping[str, Any]], None],
+    columns: Sequence[str],
+    as_object: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> ExitCode:
+    """Prints the records of a log as `show_items` does; returns the exit code for those that are not `ok`."""
+    code = ExitCode.CLEAN
+
+    def watched() -> Iterator[Mapping[str, Any]]:
+        nonlocal code
+        for each in records:
+            if not each["ok"]:
+                code = ExitCode.FINDINGS
+            yield each
+
+    show_items(head, "records", watched(), line, columns, as_object)
     return code
 
 
@@ -109,11 +134,7 @@ def _text(value: Any) -> str:
 
 def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
     for value in values:
-        sys.stdout.write(ndjson_line(value))
-
-
-def ndjson_line(value: Mapping[str, Any]) -> str:
-    return _encode_line(plain(value)) + "\n"
+        sys.stdout.write(_encode_line(plain(value)) + "\n")
 
 
 def plain(value: Any) -> Any:
@@ -263,7 +284,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return escape(json.dumps(plain(value))) if isinstance(value, dict) else str(value)
 
 
 def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

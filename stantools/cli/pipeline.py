@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stantools.cli import click_options, console
-from stantools.cli.click_options import NO_CRC, folded, options_of
+from stantools.cli.click_options import declared_reading_options, options_of
+from stantools.cli.progress import ByteProgress
 from stantools.cli.verbs import CONTEXT, JOBS, LazyGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
-from stantools.options import ACCEPT_UNREADABLE, CRC_POLY, KEY, SQL_DRIVER, SQL_PASSWORD, Option, option
-from stantools.secret import Secret
+from stantools.options import KEY, ReadingOptions, option
 from stantools.work import ThreadWork, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.jobs.stores import JobResult
@@ -246,47 +245,29 @@ def reading_options(*, unchecked: bool = True, remote: bool = True) -> Callable[
         unchecked: Add --no-crc.
         remote: Add --storage, for stores at URLs.
     """
-    storage = Option(help="An option of fsspec for stores at URLs. May be repeated.", default=(), metavar="KEY=VALUE")
-    options = {
-        "crc_poly": CRC_POLY,
-        **({"storage": storage} if remote else {}),
-        **({"no_crc": NO_CRC} if unchecked else {}),
-        "encryption_key": KEY.like(notes=tuple(f"{note}; on Spark, where the tasks run" for note in KEY.notes)),
-        "accept_unreadable": ACCEPT_UNREADABLE,
-        "sql_driver": SQL_DRIVER,
-        "sql_password": SQL_PASSWORD,
-    }
-    return folded("table_options", _table_options, options)
+    without = {*(() if unchecked else ("no_crc",)), *(() if remote else ("storage",))}
+    key = KEY.like(notes=tuple(f"{note}; on Spark, where the tasks run" for note in KEY.notes))
+    return declared_reading_options("table_options", _table_options, without, encryption_key=key)
 
 
-def _table_options(
-    crc_poly: int | None,
-    encryption_key: Secret,
-    accept_unreadable: bool,
-    sql_driver: str | None,
-    sql_password: Secret,
-    storage: tuple[str, ...] = (),
-    no_crc: bool = False,
-) -> TableOptions:
+def _table_options(given: ReadingOptions) -> TableOptions:
     from stantools.pipeline.tables.table_options import TableOptions
 
-    named = []
-    for each in storage:
+    storage = []
+    for each in given.storage:
         name, separator, value = each.partition("=")
         if not separator or not name:
             raise UsageError(f"--storage {each}: is not KEY=VALUE", "for example: --storage anon=true")
-        named.append((name, value))
-    if encryption_key.file:
-        encryption_key = replace(encryption_key, file=encryption_key.file.absolute())
+        storage.append((name, value))
+    key = given.encryption_key
     return TableOptions(
-        (),
-        polynomial=crc_poly,
-        check_crc=not no_crc,
-        key=encryption_key,
-        accept_unreadable=accept_unreadable,
-        storage=tuple(named),
-        sql_driver=sql_driver,
-        sql_password=sql_password,
+        polynomial=given.crc_poly,
+        check_crc=not given.no_crc,
+        key=replace(key, file=key.file.absolute()) if key.file else key,
+        accept_unreadable=given.accept_unreadable,
+        storage=tuple(storage),
+        sql_driver=given.sql_driver,
+        sql_password=given.sql_password,
     )
 
 

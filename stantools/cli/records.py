@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +11,18 @@ import click
 
 from stantools.cli import console
 from stantools.cli.click_options import PathType, given, reading_options, verb
-from stantools.cli.output import hex_dump, payload_text, plain, print_csv, print_ndjson
-from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.cli.output import hex_dump, payload_text, show_records
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.notation import format_time
 from stantools.options import DATA, Option
 
 if TYPE_CHECKING:
-    from stantools.inspection.records import FileRecord
     from stantools.store.read_options import ReadOptions
 
 _RAFT = "raft"
 _KINDS = ("server", "clients", "subs", "messages", "index", "block", _RAFT)
+_COLUMNS = ("offset", "length", "type", "ok", "crc", "computed_crc", "detail")
 
 
 @verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)
@@ -77,82 +78,35 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
             in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()
             channel = directory.name.encode("utf-8", "surrogateescape") if in_store else b""
             records = read_records(buffer, known, crc, channel=channel)
-        counted = _RecordCount(records, damaged)
-        output = console.output()
-        if output == "table":
-            for record in counted:
-                _print_line(record, data or "none")
-        elif output == "csv":
-            rows = ([r.offset, r.length, r.type, r.ok, r.crc, r.computed, r.detail] for r in counted)
-            print_csv(("offset", "length", "type", "ok", "crc", "computed_crc", "detail"), rows)
-        else:
-            objects = (_json(record, data or "base64") for record in counted)
-            if output == "ndjson":
-                print_ndjson(objects)
-            else:
-                _print_json(file, known.value if known else _RAFT, polynomial, objects)
-    return ExitCode.FINDINGS if counted.bad else ExitCode.CLEAN
+        shown = (each.as_json() for each in records if not (damaged and each.ok))
+        head = {"path": str(file), "kind": known.value if known else _RAFT, "crc_polynomial": polynomial}
+        line, as_object = partial(_print_line, data or "none"), partial(_with_payload, data or "base64")
+        return show_records(head, shown, line, _COLUMNS, as_object)
 
 
-class _RecordCount:
-    """Passes records on and counts the bad ones."""
-
-    def __init__(self, records: Iterator[FileRecord], only_damaged: bool) -> None:
-        self._records = records
-        self._only_damaged = only_damaged
-        self.bad = 0
-
-    def __iter__(self) -> Iterator[FileRecord]:
-        for record in self._records:
-            self.bad += not record.ok
-            if not record.ok or not self._only_damaged:
-                yield record
+def _with_payload(data_format: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = dict(record["fields"])
+    if (data := fields.pop("data", None)) is not None and data_format != "none":
+        fields["data"] = payload_text(data, data_format)
+    return {**record, "fields": fields}
 
 
-def _json(record: FileRecord, data_format: str) -> dict[str, Any]:
-    value = record.as_json()
-    data = record.fields.get("data")
-    if data is not None:
-        fields = dict(record.fields)
-        if data_format == "none":
-            del fields["data"]
-        else:
-            fields["data"] = payload_text(data, data_format)
-        value["fields"] = fields
-    return value
-
-
-def _print_json(file: Path, kind: str, polynomial: int, objects: Iterator[dict[str, Any]]) -> None:
-    import json
-
-    head = {"schema": 1, "path": plain(str(file)), "kind": kind, "crc_polynomial": polynomial}
-    click.echo(json.dumps(head)[:-1] + ', "records": [', nl=False)
-    for number, value in enumerate(objects):
-        click.echo((",\n  " if number else "\n  ") + json.dumps(plain(value)), nl=False)
-    click.echo("\n]}")
-
-
-def _print_line(record: FileRecord, data_format: str) -> None:
-    state = "ok " if record.ok else console.paint("BAD", "red", err=False)
-    crc = "" if record.crc is None else f"0x{record.crc:08x}"
-    line = f"{record.offset:>12}  {record.length:>8}  {state}  {crc:<10}  {record.type:<9}"
-    fields = (
-        (name, value) for name, value in record.fields.items() if name != "data" and value not in ("", b"", 0, False)
+def _print_line(data_format: str, record: Mapping[str, Any]) -> None:
+    state = "ok " if record["ok"] else console.paint("BAD", "red", err=False)
+    crc = "" if record["crc"] is None else f"0x{record['crc']:08x}"
+    line = f"{record['offset']:>12}  {record['length']:>8}  {state}  {crc:<10}  {record['type']:<9}  "
+    line += " ".join(
+        f"time={format_time(value)}"
+        if name == "timestamp"
+        else f"{name}={console.escape(value) if isinstance(value, str | bytes) else value}"
+        for name, value in record["fields"].items()
+        if name != "data" and value not in ("", b"", 0, False)
     )
-    line += "  " + " ".join(_field(name, value) for name, value in fields)
-    if record.detail:
-        line += f"  [{console.escape(record.detail)}]"
+    if record["detail"]:
+        line += f"  [{console.escape(record['detail'])}]"
     click.echo(line.rstrip())
-    data = record.fields.get("data")
-    if data and data_format != "none":
-        if data_format == "hex":
-            click.echo(hex_dump(data), nl=False)
-        else:
-            shown = console.escape(data) if data_format == "text" else payload_text(data, data_format)
-            click.echo(f"{'':>26}{shown}")
-
-
-def _field(name: str, value: Any) -> str:
-    if name == "timestamp":
-        return f"time={format_time(value)}"
-    return f"{name}={console.escape(value) if isinstance(value, str | bytes) else value}"
+    data = record["fields"].get("data")
+    if data and data_format == "hex":
+        click.echo(hex_dump(data), nl=False)
+    elif data and data_format != "none":
+        click.echo(f"{'':>26}{console.escape(data) if data_format == 'text' else payload_text(data, data_format)}")

@@ -22,6 +22,7 @@ from stantools.cli.click_options import (
     workers_option,
 )
 from stantools.cli.connection_options import connection_options
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
@@ -129,7 +130,6 @@ def _source(store: Path, options: ReplayOptions, workers: int, read_options: Rea
     """Reads the store, and reports the messages that cannot be replayed."""
     from stantools.cli.opening import open_source
     from stantools.cli.opening import read_source as read_nodes
-    from stantools.cli.progress import ByteProgress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
     from stantools.sources.source import Capability
@@ -195,7 +195,6 @@ def _replay(
     pace: ReplaySpeed,
 ) -> ReplayOutcome:
     """Runs the replay; Ctrl-C stops it, a second one at once."""
-    from stantools.cli.progress import ByteProgress
     from stantools.migration.replay.run import replay
     from stantools.migration.tasks import run
 

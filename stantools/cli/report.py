@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stantools.cli import console
 from stantools.cli.click_options import options_of, reading_options, store_argument, verb
 from stantools.cli.doctor import start_options
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.install_hints import install_command
@@ -50,7 +51,6 @@ def command(store: Path, page: ReportPage, server: StartOptions, read_options: R
     cases.
     """
     from stantools.cli.opening import open_source
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.diagnosis_report import verdict_report
     from stantools.inspection.source_queries import diagnose_source, source_overview
     from stantools.inspection.survey_jobs import survey_channels
@@ -77,7 +77,6 @@ def command(store: Path, page: ReportPage, server: StartOptions, read_options: R
 
 def _of_streams(source: Source, page: ReportPage) -> int:
     """Writes the page about a JetStream directory; returns the exit code."""
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.report import Report
     from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
     from stantools.inspection.stream_forecast.streams_doctor import doctor_report

@@ -16,6 +16,7 @@ from stantools.cli.click_options import (
     options_of,
     verb,
 )
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show, show_plan
 from stantools.errors import UsageError
 from stantools.escaping import shell_word
@@ -86,7 +87,6 @@ def command(
 
 def _of_one(source: Source, out: Path | None, options: SalvageOptions, *, force: bool, dry_run: bool) -> int:
     from stantools.cli.opening import check_stopped
-    from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import plan_salvage
 
     opened = source.store()
@@ -106,7 +106,6 @@ def salvage_streams(
     force: bool,
 ) -> int:
     """Writes the streams of JetStream directories anew, prints the result, and returns the exit code."""
-    from stantools.cli.progress import ByteProgress
     from stantools.recovery.streams.new_streams import write_backups, write_store
     from stantools.recovery.streams.stream_plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
@@ -146,7 +145,6 @@ def carry_out(
         described: Makes the report.
         key: The server's encryption key, if given.
     """
-    from stantools.cli.progress import ByteProgress
     from stantools.recovery.salvage import apply_salvage
     from stantools.recovery.salvage.check import check_new_store
     from stantools.recovery.salvage.salvage_report import salvage_report
@@ -174,7 +172,6 @@ def _of_several(
     force: bool,
     dry_run: bool,
 ) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.jobs.salvageplans import plan_job
     from stantools.pipeline.jobs.store_reports import salvage_stores_report

@@ -10,6 +10,7 @@ import click
 from stantools.cli import console
 from stantools.cli.click_options import PathType, given, options_of, verb
 from stantools.cli.output import print_json, print_table
+from stantools.cli.progress import ByteProgress
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 from stantools.options import Option, SampleOptions
@@ -28,7 +29,6 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     Messages are JSON, random bytes or text; the store has durables, queue groups and plain subscriptions, with pending
     messages. --damage adds the damage of crashes, bad disks or human error.
     """
-    from stantools.cli.progress import ByteProgress
     from stantools.store.sample import channel_names, write_sample
 
     if list_damages:

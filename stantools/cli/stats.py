@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stantools.cli import console, pipeline
 from stantools.cli.click_options import options_of, verb
+from stantools.cli.progress import ByteProgress
 from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.cli.reporttext import show
 from stantools.errors import UsageError
@@ -53,7 +54,6 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
 
     Exit code 0: done. 1: done, but something is damaged or cannot be read.
     """
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.export.request import require
     from stantools.pipeline.tables.planning import plan
     from stantools.pipeline.tables.table_options import fitting

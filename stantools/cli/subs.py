@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stantools.store.directory import Datastore
     from stantools.store.read_options import ReadOptions
 
-_HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending_after", "detail", "fields")
+_HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending_after", "detail")
 
 
 @verb("subs", "table", "json", "ndjson", "csv", progress=False)
@@ -72,7 +72,7 @@ def command(
     if history:
         opened = source.store()
         records = (row for name in opened.chosen(channels) for row in _channel_history(opened, name, ids))
-        return show_records(str(opened.path), _HISTORY, records, _print_record)
+        return show_records({"path": str(opened.path)}, records, _print_record, _HISTORY)
     from stantools.inspection.source_queries import source_overview
     from stantools.inspection.subscribers_report import subscriptions_report
 
@@ -90,7 +90,7 @@ def command(
     return show(subscriptions_report(result, ids, statuses))
 
 
-def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Iterator[list[Any]]:
+def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     from stantools.browse.log_history import subscription_history
     from stantools.store.mapping import mapped
 
@@ -99,25 +99,24 @@ def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Itera
         return
     with mapped(path, sequential=True) as buffer:
         for each in subscription_history(buffer, store.crc, ids):
-            record = each.record
-            place = (name, record.offset, record.length, record.type, record.ok)
-            yield [*place, each.id, each.sequence, each.pending, record.detail, record.fields]
+            numbers = {"channel": name, "id": each.id, "seqno": each.sequence, "pending_after": each.pending}
+            shown = {**each.record.as_json(), **numbers}
+            yield {column: shown[column] for column in (*_HISTORY, "fields")}
 
 
-def _print_record(row: Sequence[Any]) -> None:
-    name, offset, _, kind, ok, number, sequence, pending, detail, fields = row
-    line = f"{console.escape(name)}  {offset:>10}  {kind:<8}"
-    if number is not None:
+def _print_record(record: Mapping[str, Any]) -> None:
+    line = f"{console.escape(record['channel'])}  {record['offset']:>10}  {record['type']:<8}"
+    if (number := record["id"]) is not None:
         line += f"  sub {number:>4}"
-    if sequence is not None:
+    if (sequence := record["seqno"]) is not None:
         line += f"  seq {sequence:>8}"
-    line += f"  pending {pending}"
+    line += f"  pending {record['pending_after']}"
     shown = (
         f"{key}={console.escape(value) if isinstance(value, str) else value}"
-        for key, value in fields.items()
+        for key, value in record["fields"].items()
         if key not in ("id", "seqno") and value not in ("", 0, False)
     )
     line += "  " + " ".join(shown)
-    if not ok:
-        line += f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
+    if not record["ok"]:
+        line += f"  {console.paint('BAD', 'red', err=False)} [{console.escape(record['detail'])}]"
     click.echo(line.rstrip())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stantools.cli import console
 from stantools.cli.click_options import dry_run_option, given, options_of, reading_options, store_argument, verb
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import preview, show, show_plan
 from stantools.errors import ExitCode
 from stantools.inspection.start_options import AnyStartOptions
@@ -90,7 +91,6 @@ def command(
 def _repair_streams(
     source: Source, server: AnyStartOptions, backup: Path | None, *, force: bool, consent: bool, dry_run: bool
 ) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.stream_forecast.versions import chosen_rules
     from stantools.recovery.streams.stream_repair import apply_stream_repair, plan_stream_repair
     from stantools.recovery.streams.stream_repair_report import stream_repair_report

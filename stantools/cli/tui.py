@@ -59,7 +59,7 @@ def command(
     if store is None and monitor is None and not connect_options.servers and not connect_options.context:
         raise UsageError("no STORE and no server was given", "name a STORE, or a server with --monitor or --server")
     if monitor is not None:
-        from tui.live.endpoint import Address
+        from stantools.nats.monitoring import Address
 
         Address.parse(monitor)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -11,6 +11,7 @@ from stantools.cli.click_options import (
     verb,
     workers_option,
 )
+from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def command(
 
 
 def _of_one(source: Source, channels: tuple[str, ...], workers: int) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.inspection.source_queries import scan_source
     from stantools.inspection.verify_report import verify_report
 
@@ -59,7 +59,6 @@ def _of_one(source: Source, channels: tuple[str, ...], workers: int) -> int:
 
 
 def _of_several(sources: NamedSources, workers: int) -> int:
-    from stantools.cli.progress import ByteProgress
     from stantools.pipeline.jobs.store_reports import verify_stores_report
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 

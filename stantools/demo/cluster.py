@@ -110,7 +110,7 @@ def leader(nodes: list[Node]) -> Node:
 
 
 async def connected(nodes: list[Node], client_id: str) -> Client:
-    """Connects as soon as clients are answered: a moment after somebody leads, when all NATS servers know about it."""
+    """Connects as soon as the new leader answers clients: all NATS servers must know its subscriptions."""
     begin = time.monotonic()
     while True:
         try:

@@ -19,7 +19,7 @@ from stantools.streaming.client import Client, Message, Start, SubscriptionOptio
 
 CLUSTER_ID = "shop"
 CHANNELS = ("audit.log", "orders", "telemetry.device-1")
-#: Messages of each channel: so many before `reports` goes away, and so many behind it.
+#: Messages of each channel before and after `reports` disconnects.
 FIRST, MORE = 1900, 100
 #: Seconds that a subscription may take for what is there.
 PATIENCE = 60
@@ -28,7 +28,7 @@ PATIENCE = 60
 async def fill(url: str) -> None:
     """Publishes, subscribes, and leaves messages without an ack.
 
-    The client `billing` never says good-bye, as if it had crashed: the server goes on to know it.
+    The client `billing` does not close its connection, as if it had crashed: it stays registered.
     """
     shop = await connect(url, CLUSTER_ID, "shop")
     reports = await connect(url, CLUSTER_ID, "reports")
@@ -98,7 +98,7 @@ class Reader:
         self.got: list[Message] = []
 
     async def read(self, count: int, together: Iterable[Reader] = ()) -> None:
-        """Reads until so many messages came, to all of a group."""
+        """Reads until the members of a group have `count` messages together."""
         await self.client.subscribe(self.channel, self._handle, self.options)
         readers = tuple(together) or (self,)
         async with asyncio.timeout(PATIENCE):
@@ -106,7 +106,7 @@ class Reader:
                 await asyncio.sleep(0.01)
 
     async def read_all(self) -> None:
-        """Reads until nothing comes any more."""
+        """Reads until half a second passes without a message."""
         await self.read(1)
         seen = 0
         while len(self.got) > seen:

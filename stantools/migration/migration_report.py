@@ -161,10 +161,15 @@ def _left_out(each: OmittedPart) -> ReportRemark:
 
 
 def migration_report(
-    plan: MigrationPlan, results: Sequence[StreamResult], file: Path | None = None, cutover: Cutover | None = None
+    plan: MigrationPlan,
+    results: Sequence[StreamResult],
+    file: Path | None = None,
+    cutover: Cutover | None = None,
+    *,
+    loaded: bool = False,
 ) -> Report:
-    """Returns the report of loaded or compared streams; `file` is the plan's, if it was applied."""
-    report = Report(code=ExitCode(exit_code(plan, results, changed=file is not None or cutover is not None)))
+    """Returns the report of streams that were `loaded`, or only compared; `file` is that of the applied plan."""
+    report = Report(code=ExitCode(exit_code(plan, results, changed=loaded)))
     report.document = lambda: results_json(plan, results) | (cutover_json(cutover) if cutover else {})
     ranked = sorted(results, key=lambda each: each.good)
     limit = sum(not each.good for each in results) or (len(results) if len(results) <= _FEW else 0)
@@ -191,8 +196,8 @@ def migration_report(
         report.verdict = f"{counted(len(results), 'stream', 'is/are')} as planned{compared_text(results)}"
         if not limit:
             report.facts.append(("streams", "all are as planned; --all lists them"))
-        if loaded := _loaded_text(results):
-            report.facts.append(("loaded", loaded))
+        if text := _loaded_text(results):
+            report.facts.append(("loaded", text))
         report.role = "good"
     return report
 

@@ -15,17 +15,12 @@ the last message of each channel. The protocol shows neither the names of channe
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import shutil
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stantools.errors import NotAStoreError, RefusedError, StoreUnreadableError, StoreUnwritableError
 from stantools.format.crc import IEEE, Crc
@@ -35,7 +30,9 @@ from stantools.migration.protocol_source import ProtocolSource, named
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import connect as connect_nats
+from stantools.nats.monitoring import STREAMING, Address, Endpoint
 from stantools.notation import counted
+from stantools.progress import Progress
 from stantools.store.atomic import new_directory
 from stantools.store.directory import open_datastore, subject_matches
 from stantools.store.serverinfo import new_server_info, readable_server_info
@@ -51,11 +48,11 @@ _IN_FLIGHT = 4096
 _BATCH = 1024
 #: seconds in which the server delivers a message that it has
 _PATIENCE = 10.0
-#: seconds after which a channel without a message counts as empty, and for an answer of monitoring
+#: seconds after which a channel without a message counts as empty
 _SILENCE = 2.0
-_ANSWER = 10.0
 #: channels of one answer of monitoring
 _PAGE = 1024
+_CHANNELS = f"{STREAMING}/channelsz"
 
 
 @dataclass(frozen=True)
@@ -70,36 +67,24 @@ class Monitoring:
     """Documents of the server's monitoring port."""
 
     def __init__(self, url: str) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/streaming") + "/streaming"
+        self._endpoint = Endpoint(Address.parse(url))
 
     def channels(self) -> list[str]:
         names: list[str] = []
         while True:
-            page = self._ask("channelsz", limit=_PAGE, offset=len(names))
+            page = self._endpoint.ask(_CHANNELS, limit=_PAGE, offset=len(names))
             names += [str(each) for each in page.get("names") or ()]
             if not page.get("names") or len(names) >= int(page.get("total", 0)):
                 return names
 
     def durables(self, channel: str) -> Iterator[OmittedPart]:
         """Yields the durables of a channel, whose positions the copy cannot have."""
-        for each in self._ask("channelsz", channel=channel, subs=1).get("subscriptions") or ():
+        for each in self._endpoint.ask(_CHANNELS, channel=channel, subs=1).get("subscriptions") or ():
             if each.get("is_durable") or each.get("durable_name"):
                 name = each.get("durable_name") or f"queue group {each.get('queue_name')}"
                 text = f"{name}, client {each.get('client_id')!r}: last sent "
                 text += f"{each.get('last_sent', 0)}, {each.get('pending_count', 0)} not acknowledged: which ones, the "
                 yield OmittedPart("durable", channel, f"{text}server does not tell")
-
-    def _ask(self, document: str, **query: str | int) -> dict[str, Any]:
-        url = f"{self._url}/{document}?{urllib.parse.urlencode(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=_ANSWER) as answer:
-                found = json.load(answer)
-        except (OSError, ValueError) as problem:
-            reason = getattr(problem, "reason", None) or problem
-            raise StoreUnreadableError(
-                f"monitoring at {self._url} does not answer: {reason}", "check --from-monitor, such as http://HOST:8222"
-            ) from problem
-        return found if isinstance(found, dict) else {}
 
 
 #: What a copy lacks, in the plan of its migration.
@@ -210,7 +195,7 @@ class _ChannelFetch:
         StoreWriter(self._directory.parent, crc).write_subs(name, [])
         return SliceWriter.resume(self._directory, name, crc)
 
-    async def _read(self, writer: SliceWriter, before: int, last: int, progress: Any) -> int:
+    async def _read(self, writer: SliceWriter, before: int, last: int, progress: Progress) -> int:
         """Copies the messages in (before, last]; returns their number."""
         arrived = asyncio.Event()
         received: list[Message] = []

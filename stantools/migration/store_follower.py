@@ -262,7 +262,8 @@ class StoreFollower:
         if new:
             planned = plan or self._source.plan(source)
             await self._load([each for each in prepare(planned, source) if each.plan.parts[0].channel in new])
-        behind = {name: max(channel.last - self._held(name), 0) for name, channel in there.items()}
+        held = {name: each.held.last for name, each in self.streams.items()}
+        behind = {name: max(channel.last - held.get(name, 0), 0) for name, channel in there.items()}
         for name, channel in there.items():
             followed = self.streams.get(name)
             if followed is not None and not followed.error:
@@ -272,10 +273,6 @@ class StoreFollower:
                 await self._append(followed)
             self._waiting.discard(name)
             behind.pop(name)
-
-    def _held(self, channel: str) -> int:
-        """Returns the last sequence of a channel in its stream; all of a channel without a stream is behind."""
-        return self.streams[channel].held.last if channel in self.streams else 0
 
     def _report_state(self, behind: int) -> None:
         streams = self.streams.values()

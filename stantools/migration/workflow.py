@@ -25,7 +25,7 @@ from stantools.migration.plan.checks import find_changes, find_encrypted, find_p
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import MigrationPlan, Remark, RemarkLevel
 from stantools.migration.plan.planfile import read_plan, write_plan
-from stantools.migration.prepared_stream import prepare
+from stantools.migration.prepared_stream import PreparedStream, prepare
 from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.targets.stream_load import ApplyOptions, ExistingPolicy
 from stantools.migration.targets.target import Destination
@@ -99,24 +99,30 @@ def set_aside(file: Path, plan: MigrationPlan) -> None:
 @dataclass(frozen=True)
 class Migration:
     plan: MigrationPlan
-    source: StoreSource
+    source: StoreSource | None  #: None for streams that are restored
     target: Destination
     options: ApplyOptions | None = None  #: options of applying; None: the target is not checked for problems
     #: plan file, with the journal beside it; None: earlier runs are unknown
     file: Path | None = None
     follows: bool = False  #: the journal is that of a followed store (`followed_store.open_journal`)
+    restored: Sequence[PreparedStream] = ()  #: the streams of a JetStream directory
+
+    @property
+    def streams(self) -> Sequence[PreparedStream]:
+        return prepare(self.plan, self.source) if self.source else self.restored
 
     def problems(self) -> list[Remark]:
-        plan, source = self.plan, self.source
-        notes = [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
-        if plan.broker:
+        plan, source, notes = self.plan, self.source, list[Remark]()
+        if source:
+            notes += [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
+        if source and plan.broker:
             notes += find_obstacles(plan, source)
             if self.options is not None and self.options.existing is ExistingPolicy.APPEND:
                 text = "messages appended to a broker's streams are published after the messages that the broker stored"
                 notes.append(Remark(RemarkLevel.PROBLEM, "", text, "use --replace to load different streams again"))
         if self.options is not None and not serious(notes):
             begun = remembered_streams(self.file) if self.file else {}
-            notes += self.target.problems(prepare(plan, source), self.options, begun)
+            notes += self.target.problems(self.streams, self.options, begun)
             notes += self._journal_problems()
         return [note for note in notes if note.level is not RemarkLevel.INFO]
 
@@ -133,8 +139,10 @@ class Migration:
         return self.target.contents([stream.name for stream in self.plan.streams])
 
     def keep_plan(self) -> None:
-        """Writes the plan unless the file exists, which may contain notes of the user."""
+        """Writes the plan, except of a restore, unless the file exists, which may contain notes of the user."""
         assert self.file
+        if self.restored:
+            return
         begun = journal_path(self.file).exists()
         if not self.file.exists() or (not begun and read_plan(self.file).target.places != self.plan.target.places):
             write_plan(self.file, self.plan)
@@ -158,7 +166,7 @@ class Migration:
         An interruption leaves complete streams; the next run with the same journal continues or repeats the others.
         """
         assert self.options
-        streams = prepare(self.plan, self.source)
+        streams = self.streams
         if not self.plan.broker:
             return self.target.apply(streams, journal, self.options, watch)
         # A broker uses a state that it finds, so there must be no state before all else is complete.
@@ -173,7 +181,7 @@ class Migration:
         published = {name for name, entry in remembered.items() if entry.get("way") == LoadMethod.PUBLISH}
         if self.plan.way is LoadMethod.PUBLISH:
             published = {stream.name for stream in self.plan.streams}
-        return self.target.verify(prepare(self.plan, self.source), published, watch, parallel)
+        return self.target.verify(self.streams, published, watch, parallel)
 
 
 def serious(notes: Sequence[Remark]) -> list[Remark]:

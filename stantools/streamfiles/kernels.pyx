@@ -6,6 +6,7 @@ source is a mapped file that a running server may write to, and a hash that does
 stream in the target.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -42,6 +43,9 @@ cdef enum:
     GAP = 2
     TOO_LARGE = 3
     BAD_SEQUENCE = 4
+    # Mistakes of the caller.
+    OUTSIDE = 5
+    BLOCK_TOO_SMALL = 6
     # Members of layout.RecordFlaw.
     FINE = 0
     COLUMNS_FULL = 1
@@ -256,19 +260,79 @@ cdef inline bint within(int64_t start, uint32_t size, uint64_t end) noexcept nog
     return start >= 0 and size <= end and <uint64_t>start <= end - size
 
 
-cdef enum Wrong:
-    NOTHING
-    OUTSIDE
-    BLOCK_TOO_SMALL
+cdef inline bint record_within(
+    int64_t subject_start, uint32_t size, uint64_t subject_size, int64_t header_start, uint64_t end
+) noexcept nogil:
+    return (
+        subject_start >= HEAD_SIZE
+        and size >= EMPTY_SIZE + subject_size + (LENGTH_SIZE if header_start else 0)
+        and within(subject_start - HEAD_SIZE, size, end)
+    )
+
+
+@cython.final
+cdef class BlockEnd:
+    """The end of a block that is being written, and the rules for the record that follows."""
+
+    cdef Bytes keys
+    cdef uint8_t[::1] target
+    cdef uint64_t at, capacity, room, last, live
+    cdef int64_t last_time
+
+    def __cinit__(self, block, Py_ssize_t first, Py_ssize_t count, Py_ssize_t shortest):
+        cdef int64_t position = block.position, room = block.room
+        self.keys, self.target = checked(block.key), writable(block.content)
+        self.at, self.capacity, self.room = <uint64_t>position, <uint64_t>self.target.shape[0], <uint64_t>room
+        self.last, self.last_time, self.live = block.last, block.last_time, 0
+        if count > shortest:
+            raise ValueError("a column is shorter than the sequences")
+        if not 0 <= first <= count or position < 0 or self.at > self.capacity or room < 0:
+            raise ValueError(f"row {first} of {count} at {position} of {self.capacity}")
+        if self.capacity < EMPTY_SIZE:
+            raise ValueError(f"a block of {self.capacity} bytes")
+
+    cdef inline int reserve(self, uint64_t number, uint64_t size) noexcept nogil:
+        """Writes the skip records before a record. DONE if the record may follow them at `at`."""
+        if number <= self.last or number > MAX_SEQUENCE:
+            return BAD_SEQUENCE
+        cdef uint64_t gap = number - self.last - 1 if self.at else 0
+        if gap > MAX_SKIPS:
+            return GAP
+        if size > MAX_RECORD_SIZE:
+            return TOO_LARGE
+        if gap:
+            if gap * EMPTY_SIZE > self.capacity - self.at:
+                return BLOCK_TOO_SMALL
+            write_skips(&self.target[0] + self.at, self.last + 1, gap, self.last_time, hash_of, self.keys.base)
+            self.at += gap * EMPTY_SIZE
+            self.last = number - 1
+        if size > self.capacity - self.at or (self.at and self.at + size > self.room):
+            return NO_ROOM
+        return DONE
+
+    cdef inline void add(
+        self, uint64_t number, int64_t timestamp, uint64_t size, uint64_t subject_size, bint headers
+    ) noexcept nogil:
+        """Completes the record at `at` with its hash."""
+        cdef uint8_t* p = &self.target[0] + self.at
+        store64(p + size - HASH_SIZE, hash_record(hash_of, self.keys.base, p, size, subject_size, headers))
+        self.at += size
+        self.live += size
+        self.last, self.last_time = number, timestamp
+
+    cdef tuple close(self, block, Py_ssize_t row, int stop):
+        if stop == OUTSIDE:
+            raise ValueError("a message reaches beyond its buffer")
+        if stop == BLOCK_TOO_SMALL:
+            raise ValueError(f"the records do not fit into the block of {self.capacity} bytes at {self.at}")
+        block.position, block.last, block.last_time = self.at, self.last, self.last_time
+        return row, self.live, STOPS[stop]
 
 
 def encode_records(batch, Py_ssize_t first, block, bint origin):
 
     cdef bytes channel = batch.channel, subject = batch.subject
     cdef Bytes source = Bytes(batch.buffer)
-    cdef Bytes keys = checked(block.key)
-    cdef uint64_t previous = block.last
-    cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
     cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.stream_sequence, np.uint64)
     cdef const uint64_t[::1] origins = np.ascontiguousarray(batch.sequence, np.uint64)
     cdef const int64_t[::1] times = np.ascontiguousarray(batch.timestamp, np.int64)
@@ -276,64 +340,34 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
     cdef const uint32_t[::1] sizes = np.ascontiguousarray(batch.data_size, np.uint32)
     cdef const int64_t[::1] reply_starts = np.ascontiguousarray(batch.reply_start, np.int64)
     cdef const uint32_t[::1] reply_sizes = np.ascontiguousarray(batch.reply_size, np.uint32)
-    cdef uint8_t[::1] target = writable(block.content)
     cdef const uint8_t* channel_bytes = channel
     cdef const uint8_t* subject_bytes = subject
     cdef size_t channel_size = len(channel), subject_size = len(subject)
     cdef Py_ssize_t count = numbers.shape[0], row = first
-    cdef uint64_t capacity = <uint64_t>target.shape[0], at = <uint64_t>position
-    cdef uint64_t number, gap, size, header, live = 0
-    cdef uint32_t length
+    cdef BlockEnd end = BlockEnd(block, first, count, min(
+        origins.shape[0], times.shape[0], starts.shape[0], sizes.shape[0], reply_starts.shape[0], reply_sizes.shape[0]
+    ))
+    cdef uint64_t size, header
     cdef uint8_t* p
     cdef uint8_t* q
     cdef int stop = DONE
-    cdef Wrong wrong = NOTHING
-    if count > min(
-        origins.shape[0], times.shape[0], starts.shape[0], sizes.shape[0], reply_starts.shape[0], reply_sizes.shape[0]
-    ):
-        raise ValueError("a column is shorter than the sequences")
-    if not 0 <= first <= count or position < 0 or at > capacity or room < 0:
-        raise ValueError(f"row {first} of {count} at {position} of {capacity}")
     if subject_size > 0xFFFF:
         raise ValueError(f"a subject of {subject_size} bytes")
-    if capacity < EMPTY_SIZE:
-        raise ValueError(f"a block of {capacity} bytes")
     with nogil:
         while row < count:
-            number = numbers[row]
-            if number <= previous or number > MAX_SEQUENCE:
-                stop = BAD_SEQUENCE
-                break
-            gap = number - previous - 1 if at else 0
-            if gap > MAX_SKIPS:
-                stop = GAP
-                break
             header = header_size(channel_size, origins[row], times[row], reply_sizes[row], origin)
-            size = EMPTY_SIZE + subject_size + sizes[row] + header
-            if header:
-                size += LENGTH_SIZE
-            if size > MAX_RECORD_SIZE:
-                stop = TOO_LARGE
+            size = EMPTY_SIZE + subject_size + sizes[row] + header + (LENGTH_SIZE if header else 0)
+            stop = end.reserve(numbers[row], size)
+            if stop == DONE and (
+                not within(starts[row], sizes[row], source.size)
+                or (reply_sizes[row] and not within(reply_starts[row], reply_sizes[row], source.size))
+            ):
+                stop = OUTSIDE
+            if stop != DONE:
                 break
-            if gap:
-                if gap * EMPTY_SIZE > capacity - at:
-                    wrong = BLOCK_TOO_SMALL
-                    break
-                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
-                at += gap * EMPTY_SIZE
-            if size > capacity - at or (at and at + size > <uint64_t>room):
-                stop = NO_ROOM
-                break
-            if not within(starts[row], sizes[row], source.size):
-                wrong = OUTSIDE
-                break
-            if reply_sizes[row] and not within(reply_starts[row], reply_sizes[row], source.size):
-                wrong = OUTSIDE
-                break
-            p = &target[0] + at
-            length = <uint32_t>size
-            store32(p, length | HAS_HEADERS if header else length)
-            store64(p + 4, number)
+            p = &end.target[0] + end.at
+            store32(p, <uint32_t>size | (HAS_HEADERS if header else 0))
+            store64(p + 4, numbers[row])
             store64(p + 12, <uint64_t>times[row])
             p[20] = <uint8_t>subject_size
             p[21] = <uint8_t>(subject_size >> 8)
@@ -346,95 +380,38 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
                     source.base + reply_starts[row], reply_sizes[row], origin
                 )
             memcpy(q, source.base + starts[row], sizes[row])
-            store64(q + sizes[row], hash_record(hash_of, keys.base, p, size, subject_size, header != 0))
-            at += size
-            live += size
-            previous = number
-            previous_time = times[row]
+            end.add(numbers[row], times[row], size, subject_size, header != 0)
             row += 1
-    if wrong == OUTSIDE:
-        raise ValueError("a message reaches beyond its buffer")
-    if wrong == BLOCK_TOO_SMALL:
-        raise ValueError(f"the records do not fit into the block of {capacity} bytes at {at}")
-    block.position, block.last, block.last_time = at, previous, previous_time
-    return row, live, STOPS[stop]
+    return end.close(block, row, stop)
 
 
 def copy_records(batch, Py_ssize_t first, block):
 
     cdef Bytes source = Bytes(batch.buffer)
-    cdef Bytes keys = checked(block.key)
-    cdef uint64_t previous = block.last
-    cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
     cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.sequence, np.uint64)
     cdef const int64_t[::1] times = np.ascontiguousarray(batch.timestamp, np.int64)
     cdef const uint32_t[::1] lengths = np.ascontiguousarray(batch.length, np.uint32)
     cdef const int64_t[::1] starts = np.ascontiguousarray(batch.subject_start, np.int64)
     cdef const uint32_t[::1] subject_sizes = np.ascontiguousarray(batch.subject_size, np.uint32)
     cdef const int64_t[::1] header_starts = np.ascontiguousarray(batch.header_start, np.int64)
-    cdef uint8_t[::1] target = writable(block.content)
     cdef Py_ssize_t count = numbers.shape[0], row = first
-    cdef uint64_t capacity = <uint64_t>target.shape[0], at = <uint64_t>position
-    cdef uint64_t number, gap, size, live = 0
-    cdef uint8_t* p
-    cdef int stop = DONE
-    cdef Wrong wrong = NOTHING
-    if count > min(
+    cdef BlockEnd end = BlockEnd(block, first, count, min(
         times.shape[0], lengths.shape[0], starts.shape[0], subject_sizes.shape[0], header_starts.shape[0]
-    ):
-        raise ValueError("a column is shorter than the sequences")
-    if not 0 <= first <= count or position < 0 or at > capacity or room < 0:
-        raise ValueError(f"row {first} of {count} at {position} of {capacity}")
-    if capacity < EMPTY_SIZE:
-        raise ValueError(f"a block of {capacity} bytes")
+    ))
+    cdef int stop = DONE
     with nogil:
         while row < count:
-            number = numbers[row]
-            size = lengths[row]
-            if number <= previous or number > MAX_SEQUENCE:
-                stop = BAD_SEQUENCE
-                break
-            gap = number - previous - 1 if at else 0
-            if gap > MAX_SKIPS:
-                stop = GAP
-                break
-            if size > MAX_RECORD_SIZE:
-                stop = TOO_LARGE
-                break
-            if gap:
-                if gap * EMPTY_SIZE > capacity - at:
-                    wrong = BLOCK_TOO_SMALL
-                    break
-                write_skips(&target[0] + at, previous + 1, gap, previous_time, hash_of, keys.base)
-                at += gap * EMPTY_SIZE
-                previous = numbers[row] - 1
-            if size > capacity - at or (at and at + size > <uint64_t>room):
-                stop = NO_ROOM
-                break
-            if (
-                starts[row] < HEAD_SIZE
-                or size < EMPTY_SIZE + subject_sizes[row] + (LENGTH_SIZE if header_starts[row] else 0)
-                or not within(starts[row] - HEAD_SIZE, <uint32_t>size, source.size)
+            stop = end.reserve(numbers[row], lengths[row])
+            if stop == DONE and not record_within(
+                starts[row], lengths[row], subject_sizes[row], header_starts[row], source.size
             ):
-                wrong = OUTSIDE
+                stop = OUTSIDE
+            if stop != DONE:
                 break
-            p = &target[0] + at
-            memcpy(p, source.base + starts[row] - HEAD_SIZE, size)
-            store64(
-                p + size - HASH_SIZE,
-                hash_record(hash_of, keys.base, p, size, subject_sizes[row], header_starts[row] != 0),
-            )
-            at += size
-            live += size
-            previous = numbers[row]
-            previous_time = times[row]
+            memcpy(&end.target[0] + end.at, source.base + starts[row] - HEAD_SIZE, lengths[row])
+            end.add(numbers[row], times[row], lengths[row], subject_sizes[row], header_starts[row] != 0)
             row += 1
-    if wrong == OUTSIDE:
-        raise ValueError("a record reaches beyond its buffer")
-    if wrong == BLOCK_TOO_SMALL:
-        raise ValueError(f"the records do not fit into the block of {capacity} bytes at {at}")
-    block.position, block.last, block.last_time = at, previous, previous_time
-    return row, live, STOPS[stop]
+    return end.close(block, row, stop)
 
 
 def content_hashes(block, columns, key):
@@ -453,11 +430,7 @@ def content_hashes(block, columns, key):
         raise ValueError("a column is shorter than the sizes")
     with nogil:
         for row in range(count):
-            if (
-                starts[row] < HEAD_SIZE
-                or lengths[row] < EMPTY_SIZE + <uint64_t>subject_sizes[row] + (LENGTH_SIZE if header_starts[row] else 0)
-                or not within(starts[row] - HEAD_SIZE, lengths[row], view.size)
-            ):
+            if not record_within(starts[row], lengths[row], subject_sizes[row], header_starts[row], view.size):
                 outside = True
                 break
             found[row] = hash_record(

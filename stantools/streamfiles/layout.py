@@ -108,7 +108,7 @@ class OpenBlock:
     room: int  #: offset in `content` that no record should pass
     key: bytes  #: key of the block, 32 bytes
     position: int = 0  #: end of the records so far
-    last: int = 0  #: the last sequence of the stream so far, 0 at its beginning
+    last: int = 0  #: the last sequence of the stream so far, skip records included; 0 at its beginning
     last_time: int = 0  #: its time
 
 

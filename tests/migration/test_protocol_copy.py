@@ -15,6 +15,7 @@ from stantools.migration import protocol_copy
 from stantools.migration.protocol_copy import channels_of, copy_channels, left_out
 from stantools.migration.protocol_source import ProtocolSource
 from stantools.nats.connect_options import ConnectOptions
+from stantools.nats.monitoring import MonitorError
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.streaming.client import connect
 from stantools.streaming.errors import NoServerError, StreamingError
@@ -22,6 +23,7 @@ from stantools.streaming.subscription_protocol import Start
 from tests import servers
 from tests.brokers import Broker
 from tests.migration.test_migrate import run
+from tests.tui.monitored import MonitoredServer, channel
 
 CLUSTER = "test-cluster"
 
@@ -105,6 +107,18 @@ def test_monitoring_lists_channels_and_durables(tmp_path: Path, old: Broker) -> 
     parts = left_out(source, NAMES)
     assert any("billing" in each.detail and each.channel == "orders" for each in parts)
     assert left_out(remote(old, tmp_path), NAMES) == list(protocol_copy.LIMITS)
+
+
+def test_monitoring_takes_a_login_which_no_message_shows(tmp_path: Path) -> None:
+    with MonitoredServer() as server:
+        server.channels = [channel("orders", 3)]
+        source = ProtocolSource("nats://host", CLUSTER, monitor=server.url.replace("://", "://me:secret@"))
+        assert channels_of(source, ()) == ["orders"]
+        assert server.headers["Authorization"] == "Basic bWU6c2VjcmV0"
+        server.instead["*"] = (401, "text/plain", b"")
+        with pytest.raises(MonitorError, match="refuses access") as refused:
+            channels_of(source, ())
+        assert "secret" not in str(refused.value)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path, old: Broker) -> None:

@@ -190,6 +190,8 @@ def encode_records(batch: MessageBatch, first: int, block: OpenBlock, origin: bo
     block.position = end
     if count:
         block.last, block.last_time = int(numbers[count - 1]), int(times[count - 1])
+    if stop is WriteStop.FULL and gaps[count]:  # its skip records are there
+        block.last = int(numbers[count]) - 1
     return first + count, int(sizes.sum()), stop
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.streamfiles import highwayhash, kernels
-from stantools.streamfiles.layout import MAX_SKIPS, OpenBlock, WriteStop
+from stantools.streamfiles.layout import MAX_SKIPS, OpenBlock, RecordColumns, WriteStop
 from stantools.streamfiles.record_batch import RecordBatch
 from tests.streamfiles.making import TIME, Item, batch
 
@@ -47,7 +50,28 @@ def test_a_copy_is_as_if_written_there(items: list[Item], room: int) -> None:
     copy = block(NEW, room)
     assert kernels.copy_records(source, 0, copy) == tuple(ended)
     assert copy.content[: copy.position].tobytes() == wanted.content[: wanted.position].tobytes()
-    assert (copy.last_time, copy.position) == (wanted.last_time, wanted.position)
+    assert (copy.last, copy.last_time, copy.position) == (wanted.last, wanted.last_time, wanted.position)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_full_block_has_the_skip_records_before_the_next_message_once(kernel: ModuleType, copied: bool) -> None:
+    items = [Item(1), Item(9)]
+    source = records(written(items, OLD, 1 << 20)[0], OLD)
+
+    def write(first: int, out: OpenBlock) -> tuple[int, int, WriteStop]:
+        if copied:
+            return kernels.copy_records(source, first, out)
+        result: tuple[int, int, WriteStop] = kernel.encode_records(batch(items), first, out, True)
+        return result
+
+    out = block(NEW, 200)
+    assert write(0, out)[::2] == (1, WriteStop.FULL)
+    assert out.last == 8
+    out.room = 1 << 20
+    assert write(1, out)[::2] == (2, WriteStop.DONE)
+    assert records(out, NEW).sequence.tolist() == [1, 9]
+    rows, _, _ = kernel.scan_records(out.content[: out.position].tobytes(), 0, NEW, columns := RecordColumns(20))
+    assert columns.take(rows).sequence.tolist() == list(range(1, 10))
 
 
 @given(ITEMS)

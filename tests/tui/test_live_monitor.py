@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
+from stantools.nats.monitoring import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 from tests.tui.monitored import Figures, channel, server_document, subscription, usual_figures
 from tui.jobs import Job, JobState
 from tui.live import facts
-from tui.live.endpoint import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 from tui.live.monitor import PAGE, STILL, Monitor
 from tui.live.source import LENGTH, STEPS, PollInterval, RateMeter
 from tui.live.sources import LiveSources

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from stantools.nats.monitoring import GoneError
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import Figures, MonitoredServer, channel, server_document, settle, subscription, usual_figures
 from tests.tui.test_live_monitor import Scripted
 from tui.jobs import Job
-from tui.live.endpoint import GoneError
 from tui.live.monitor import Monitor
 from tui.screens.livedetails import LiveChannelScreen, LiveClientScreen
 from tui.widgets.rowtable import RowTable

@@ -136,3 +136,16 @@ def test_export_and_migrate(directory: Any, steady_disk: None) -> None:
         assert f"{intact} messages" in migrate.question()
         assert migrate.run(Job("run", lambda _: None)).report.code is ExitCode.CLEAN
     assert server.url in migrate.command()
+
+
+def test_a_restore_with_loss_needs_consent_and_says_so(directory: Any, steady_disk: None) -> None:
+    session = open_session(directory("dmg_two_flips"))
+    source = SourceStore(session.path, session.read_options, source=session.source)
+    migrate = next(each for each in WIZARDS if each.verb == "migrate").make(source)
+    with NatsServer(Path("server").absolute()) as server:
+        migrate.form.fields["server"].value = server.url
+        refused = migrate.preview(Job("look", lambda _: None)).obstacles
+        assert [each.message for each in refused] == ["not everything can be salvaged"]
+        migrate.form.fields["accept-loss"].value = "yes"
+        assert not migrate.preview(Job("look", lambda _: None)).obstacles
+        assert migrate.run(Job("run", lambda _: None)).report.code is ExitCode.LOSS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from tui.live.endpoint import MonitorError
+from stantools.nats.monitoring import MonitorError
 
 _T = TypeVar("_T")
 Document = Mapping[str, Any]

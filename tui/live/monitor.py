@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from stantools.nats.monitoring import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
 from tui.jobs import Job
 from tui.live import facts
-from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
 from tui.live.facts import LiveChannel, LiveClient, LiveSubscription, NatsFacts, ServerFacts, StoreFacts
 from tui.live.source import LiveSource, PollInterval, RateMeter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stantools.nats.connect_options import ConnectOptions
-from tui.live.endpoint import Address
+from stantools.nats.monitoring import Address
 from tui.live.monitor import Monitor
 from tui.live.source import LiveSource, PollInterval
 from tui.live.streams_source import StreamsSource

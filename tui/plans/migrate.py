@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.inspection.report import NextStep, ReportRemark, command_line
 from stantools.migration.journal import JournalObserver, StreamResult, StreamStage
 from stantools.migration.migration_report import migration_plan_report, migration_report
+from stantools.migration.plan.migration_plan import MigrationPlan, Remark
 from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.plan.planner import make_plan
@@ -36,7 +37,7 @@ from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
 
 
 @dataclass(frozen=True)
-class _PreparedPlan:
+class PreparedPlan:
     migration: Migration
     places: TargetPaths
     connect_options: ConnectOptions
@@ -64,7 +65,7 @@ class JobWatch(JournalObserver):
         self.notes.append(text)
 
 
-class MigrateWizard(Wizard[_PreparedPlan]):
+class MigrateWizard(Wizard[PreparedPlan]):
     VERB = "migrate"
     UNIT = "messages"
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
@@ -76,15 +77,17 @@ class MigrateWizard(Wizard[_PreparedPlan]):
     }
 
     def __init__(self, source: SourceStore) -> None:
-        connect_options = source.connect_options
-        self._given = ",".join(connect_options.servers) if connect_options else ""
+        super().__init__(source, *self.fields(source))
+        if source.connect_options is None and "out" in self.form.fields:
+            self.form.fields["out"].value = source.beside(".backups", new=False)
+
+    def fields(self, source: SourceStore) -> list[FormField]:
         file = os.fspath(default_plan_file(source.named))
-        super().__init__(
-            source,
+        return [
             FormField(
                 "server",
                 "a running server: nats://host:4222; embedded starts one; or fill in one of the next two",
-                self._given,
+                given_servers(source),
             ),
             *fields_of(
                 TargetPaths,
@@ -137,9 +140,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
                 force="with jetstream-store: continue although a server seems to use the directory",
                 embedded_store="directory for the streams of an embedded server",
             ),
-        )
-        if connect_options is None:
-            self.form.fields["out"].value = source.beside(".backups", new=False)
+        ]
 
     def command(self) -> list[str]:
         """Returns the equivalent command line, without passwords."""
@@ -147,13 +148,18 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         if server := self.form.text("server"):
             words += ["--server", without_secrets(server)]
         words += [*self.form.words(without={"server"}), *source.reading_words()]
-        if source.connect_options is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
+        if source.connect_options is not None and not self.is_local:
             words += connecting_words(source.connect_options)
         if source.read_options.encryption_key is not None:
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
 
-    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> _PreparedPlan:
+    @property
+    def is_local(self) -> bool:
+        """Whether the target is a directory."""
+        return bool(self.form.text("out") or self.form.text("jetstream-store"))
+
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> PreparedPlan:
         form, source = self.form, self.source
         places, connect_options = self._target()
         file: Path = form.needed("plan", "no plan file")
@@ -162,9 +168,7 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
         plan_options = form.taken(PlanOptions, limits=limits, workers=source.workers)
         names = store.chosen(plan_options.channels)
-        for use in source.uses(force=True):
-            text = f"{use.detail}: messages written from now on are not migrated; stop the server first"
-            preview.warnings.append(ReportRemark("warning", text, "warn"))
+        self.warn_of_uses(preview)
         job.begin_phase("reading", store.data_size(names))
         found = read_source(store, plan_options.source_options(), progress=job.advance)
         job.begin_phase("asking the target")
@@ -179,20 +183,24 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         version = ".".join(map(str, plan.target.version or ()))
         preview.report = migration_plan_report(plan, problems, present)
         preview.report.facts += [*([("nats-server", version)] if version else []), ("plan", name_text(file))]
+        lost = f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
+        self.add_obstacles(preview, plan, problems, f"{lost} missing in the store")
+        if places.out is not None:
+            preview.add_free(places.out / "1")
+        return PreparedPlan(migration, places, connect_options)
+
+    def warn_of_uses(self, preview: PlanPreview) -> None:
+        for use in self.source.uses(force=True):
+            text = f"{use.detail}: messages written from now on are not migrated; stop the server first"
+            preview.warnings.append(ReportRemark("warning", text, "warn"))
+
+    def add_obstacles(self, preview: PlanPreview, plan: MigrationPlan, problems: Sequence[Remark], loss: str) -> None:
         preview.obstacles += [
             RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
             for note in serious(problems)
         ]
-        if plan.lossy and not form.flag("accept-loss"):
-            lost = (
-                f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
-            )
-            preview.obstacles.append(
-                RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate the intact messages")
-            )
-        if places.out is not None:
-            preview.add_free(places.out / "1")
-        return _PreparedPlan(migration, places, connect_options)
+        if plan.lossy and not self.form.flag("accept-loss"):
+            preview.obstacles.append(RefusedError(loss, "choose accept-loss to migrate the intact messages"))
 
     def _target(self) -> tuple[TargetPaths, ConnectOptions]:
         form, given = self.form, self.source.connect_options
@@ -203,14 +211,16 @@ class MigrateWizard(Wizard[_PreparedPlan]):
             raise FieldError("server", "the target is already a directory", "leave one of them empty")
         if not (server or out or store or given):
             raise FieldError("server", "no target for the streams", form.fields["server"].help)
-        places = form.taken(TargetPaths)
-        connect_options = given or ConnectOptions()
-        if server and server != self._given:
-            try:
-                connect_options = replace(connect_options, servers=split_servers((server,))).checked()
-            except StantoolsError as problem:
-                raise FieldError("server", problem.message, problem.remedy) from problem
-        return places, connect_options
+        return form.taken(TargetPaths), self.connect_options()
+
+    def connect_options(self) -> ConnectOptions:
+        options, server = self.source.connect_options or ConnectOptions(), self.form.text("server")
+        if not server or server == given_servers(self.source):
+            return options
+        try:
+            return replace(options, servers=split_servers((server,))).checked()
+        except StantoolsError as problem:
+            raise FieldError("server", problem.message, problem.remedy) from problem
 
     def _overrides(self) -> tuple[Override, ...]:
         try:
@@ -254,15 +264,21 @@ class MigrateWizard(Wizard[_PreparedPlan]):
         return self._outcome_of(migration, results, watch.notes)
 
     def _outcome_of(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> PlanOutcome:
-        plan, file = migration.plan, migration.file
-        outcome = self.outcome(migration_report(plan, results, file))
+        plan, file = migration.plan, None if migration.restored else migration.file
+        outcome = self.outcome(migration_report(plan, results, file, loaded=True))
         report = outcome.report
-        report.facts += [("in", name_text(str(plan.target))), ("plan", name_text(str(file)))]
         report.list_remarks((ReportRemark("note", text) for text in notes), "note")
+        if migration.restored:
+            return outcome
+        report.facts += [("in", name_text(str(plan.target))), ("plan", name_text(str(file)))]
         if not report.next:
             step = NextStep("verify again at any time", [command_line("stantools", "migrate", "verify", str(file))])
             report.next.append(step)
         return outcome
+
+
+def given_servers(source: SourceStore) -> str:
+    return ",".join(source.connect_options.servers) if source.connect_options else ""
 
 
 def without_secrets(servers: str) -> str:

@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar
-
-from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.inspection.report import ReportRemark
-from stantools.migration.journal import Journal, remembered_streams
-from stantools.migration.migration_report import migration_report
-from stantools.migration.plan.migration_plan import MigrationPlan
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.run_options import ApplySettings
-from stantools.migration.salvaged_streams import SalvagedInput, migration_of
+from stantools.migration.salvaged_streams import migration_of
 from stantools.migration.targets.target import opened
-from stantools.migration.workflow import default_plan_file, serious
-from stantools.nats.connect_options import ConnectOptions, split_servers
+from stantools.migration.workflow import Migration, default_plan_file
 from stantools.recovery.recovery_options import StreamSalvageOptions
 from stantools.recovery.streams.stream_plan import plan_stream_salvage
 from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
-from tui.cells import counted, name_text
 from tui.jobs import Job
 from tui.plans.form import FieldError, FormField, fields_of
-from tui.plans.migrate import JobWatch, connecting_words, without_secrets
-from tui.plans.wizard import PlanOutcome, PlanPreview, SourceStore, Wizard
+from tui.plans.migrate import MigrateWizard, PreparedPlan, given_servers
+from tui.plans.wizard import PlanPreview, SourceStore
 
 
-@dataclass(frozen=True)
-class _PreparedStreams:
-    plan: MigrationPlan
-    inputs: list[SalvagedInput]
-    connect_options: ConnectOptions
-    file: Path  #: the plan file, whose journal remembers finished streams
-    lossy: bool
+class StreamMigrateWizard(MigrateWizard):
+    @property
+    def is_local(self) -> bool:
+        return False
 
-
-class StreamMigrateWizard(Wizard[_PreparedStreams]):
-    VERB = "migrate"
-    UNIT = "messages"
-    MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
-        ExitCode.CLEAN: "done and proven",
-        ExitCode.FINDINGS: "something differs",
-        ExitCode.UNREACHABLE: "the server, or the directory, cannot be used",
-        ExitCode.REFUSED: "refused",
-        ExitCode.LOSS: "done, with the accepted loss",
-    }
-
-    def __init__(self, source: SourceStore) -> None:
-        options = source.connect_options
-        self._given = ",".join(options.servers) if options else ""
-        super().__init__(
-            source,
-            FormField("server", "a running server: nats://host:4222", self._given),
+    def fields(self, source: SourceStore) -> list[FormField]:
+        return [
+            FormField("server", "a running server: nats://host:4222", given_servers(source)),
             *fields_of(
                 PlanOptions,
                 channels="only matching streams, with * and >; separate several with blanks",
@@ -66,26 +36,16 @@ class StreamMigrateWizard(Wizard[_PreparedStreams]):
                 replace="delete existing streams that differ, and load them again",
                 proof="compare every message afterwards, or only counts",
             ),
-        )
+        ]
 
-    def command(self) -> list[str]:
-        """Returns the equivalent command line, without passwords."""
-        words = ["stantools", self.VERB, os.fspath(self.source.named), "--to", "jetstream"]
-        if server := self.form.text("server"):
-            words += ["--server", without_secrets(server)]
-        words += self.form.words(without={"server"})
-        if self.source.connect_options is not None:
-            words += connecting_words(self.source.connect_options)
-        return [*words, "--yes"]
-
-    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> _PreparedStreams:
+    def look(self, job: Job[PlanPreview], preview: PlanPreview) -> PreparedPlan:
         form, source = self.form, self.source.source
         assert source is not None
-        connect_options = self._connect_options()
+        if not (form.text("server") or self.source.connect_options):
+            raise FieldError("server", "no server for the streams", form.fields["server"].help)
+        connect_options = self.connect_options()
         plan_options, settings = form.taken(PlanOptions), form.taken(ApplySettings)
-        for use in self.source.uses(force=True):
-            text = f"{use.detail}: messages written from now on are not migrated; stop the server first"
-            preview.warnings.append(ReportRemark("warning", text, "warn"))
+        self.warn_of_uses(preview)
         job.begin_phase("reading", source.data_size(plan_options.channels))
         options = StreamSalvageOptions(replicas=plan_options.replicas)
         salvage = plan_stream_salvage(source, options, plan_options.channels, job.advance)
@@ -94,49 +54,9 @@ class StreamMigrateWizard(Wizard[_PreparedStreams]):
         file = default_plan_file(self.source.named)
         with opened(TargetPaths(), connect_options, check=job.check) as target:
             plan, inputs = migration_of(salvage, target.reference())
-            problems = target.problems(inputs, settings.options(plan.way), remembered_streams(file))
+            migration = Migration(plan, None, target, settings.options(plan.way), file, restored=inputs)
+            problems = migration.problems()
         remarks = (ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems)
         preview.report.list_remarks(remarks, "problem")
-        preview.obstacles += [RefusedError(f"{each.about}: {each.text}", each.remedy) for each in serious(problems)]
-        if salvage.lossy and not settings.accept_loss:
-            text = "choose accept-loss to migrate the intact messages"
-            preview.obstacles.append(RefusedError("not everything can be salvaged", text))
-        return _PreparedStreams(plan, inputs, connect_options, file, salvage.lossy)
-
-    def _connect_options(self) -> ConnectOptions:
-        given, server = self.source.connect_options, self.form.text("server")
-        if not (server or given):
-            raise FieldError("server", "no server for the streams", self.form.fields["server"].help)
-        options = given or ConnectOptions()
-        if server and server != self._given:
-            try:
-                return replace(options, servers=split_servers((server,))).checked()
-            except StantoolsError as problem:
-                raise FieldError("server", problem.message, problem.remedy) from problem
-        return options
-
-    def question(self) -> str:
-        plan = self.plan.plan
-        return (
-            f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} are created in "
-            f"{name_text(str(plan.target))}. {self.source.shown} is only read."
-        )
-
-    def cancelled(self) -> str:
-        return f"completed streams stay; the next run continues the others. {self.source.shown} is unchanged"
-
-    def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
-        made = self.plan
-        job.begin_phase("asking the target", made.plan.messages * 2)
-        watch = JobWatch(job, stops=False)
-        options = self.form.taken(ApplySettings).options(made.plan.way)
-        with (
-            opened(TargetPaths(), made.connect_options, note=watch.note, check=job.check) as target,
-            Journal(made.file, made.plan.digest, str(made.plan.target)) as journal,
-        ):
-            results = target.apply(made.inputs, journal, options, watch)
-        report = migration_report(made.plan, results)
-        if report.code is ExitCode.CLEAN and made.lossy:
-            report.code = ExitCode.LOSS
-        report.list_remarks((ReportRemark("note", text) for text in watch.notes), "note")
-        return self.outcome(report)
+        self.add_obstacles(preview, plan, problems, "not everything can be salvaged")
+        return PreparedPlan(migration, TargetPaths(), connect_options)

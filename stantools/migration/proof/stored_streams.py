@@ -166,15 +166,12 @@ def _config_differences(
         return
     names = sorted((one.keys() | other.keys()) - _NOT_COMPARED)
     texts = [
-        f"{name} is {other.get(name)!r} instead of {one.get(name)!r}" for name in names if _differ(name, one, other)
+        f"{name} is {b!r} instead of {a!r}"
+        for name, a, b in ((name, one.get(name), other.get(name)) for name in names)
+        if a != b and (a or b)  # members without a value may be left out
     ]
     if texts:
         yield finding(code, f"{about}{'; '.join(texts)}", channel=channel)
-
-
-def _differ(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    a, b = one.get(name), other.get(name)
-    return a != b and bool(a or b)  # members without a value may be left out
 
 
 def _compare_consumers(channel: str, a: StoredStream, b: StoredStream) -> Iterator[Finding]:

@@ -47,7 +47,12 @@ def export_plan_report(export: Export) -> Report:
 def export_report(result: Result, options: TableOptions) -> Report:
     layout, written = result.layout, result.written
     report = Report(code=ExitCode.CLEAN if result.clean else ExitCode.FINDINGS)
-    report.document = lambda: _document(result, options)
+    report.document = lambda: {
+        "written": True,
+        "target": result.target,
+        "clean": result.clean,
+        **manifest_of(result, options),
+    }
     report.warnings = _unreadable(result.unreadable)
     if damaged := written.damaged(layout.table):
         kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
@@ -104,10 +109,6 @@ def _plan_document(export: Export) -> dict[str, Any]:
         "bytes_to_read": export.size,
         "failed": [each.as_json() for each in export.plan.unreadable],
     }
-
-
-def _document(result: Result, options: TableOptions) -> dict[str, Any]:
-    return {"written": True, "target": result.target, "clean": result.clean, **manifest_of(result, options)}
 
 
 def manifest_of(result: Result, options: TableOptions) -> dict[str, Any]:

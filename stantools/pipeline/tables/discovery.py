@@ -308,7 +308,9 @@ class _Search:
         if not directory:
             self._file(place, path)
         elif not self._directory(place, path) and not matched:
-            raise self._not_found_error(place, path)
+            if isinstance(place, LocalPlace):
+                raise _problem(recognise(Path(path)))  # it may be a Raft log, for example
+            raise StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
 
     def _file(self, place: Listing, path: str) -> None:
         directory, name = place.split(path)
@@ -450,11 +452,6 @@ class _Search:
 
     def _add_failure(self, path: str, error: StoreUnreadableError | RefusedError) -> None:
         self.unreadable.append(FailedRead.of(without_password(path), error))
-
-    def _not_found_error(self, place: Listing, path: str) -> StoreUnreadableError:
-        if isinstance(place, LocalPlace):
-            return _problem(recognise(Path(path)))  # it may be a Raft log, for example
-        return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
 
 
 def _recognise_address(path: str) -> RecognisedPath | None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import StantoolsError, UsageError
+from stantools.nats.monitoring import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 from tests.servers import free_port
 from tests.tui.monitored import MonitoredServer
-from tui.live.endpoint import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ class Endpoint:
             )
         if 300 <= status < 400:
             place = escape_line(without_login(response.headers.get("Location", "")))[:120]
-            return MonitorError(f"{where} redirects to {place or 'no URL'}", "name that URL with --monitor")
+            return MonitorError(f"{where} redirects to {place or 'no URL'}", "name that URL instead")
         text = escape_line(body[:200].decode("utf-8", "replace").strip())
         if text.startswith("<"):
             text = ""
