@@ -141,7 +141,7 @@ def _in_tasks(
 
     if export_options.to and "://" not in export_options.to:  # tasks have other working directories
         export_options = replace(export_options, to=os.path.abspath(export_options.to))  # noqa: PTH100
-    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
+    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options, sql_tasks=True)
     export = replace(export_options, directory=True).planned(
         paths, table_options, cluster.partitions or os.cpu_count() or 1
     )

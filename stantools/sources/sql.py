@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ _PG_ARCHIVE: Final = b"PGDMP"
 _SCHEMA: Final = "?schema="
 _USES: Final = frozenset(Capability) - {
     *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
-    Capability.TASKS,
+    Capability.TASKS,  # but those of tables, which open it anew
 }
 
 
@@ -74,18 +74,18 @@ def _open_dump(found: RecognisedPath, request: SourceRequest) -> Source:
 
     file, schema = file_of(found.path)
     compression = found.archive.name if found.archive else ""
-    reader = DumpReader(file, partial(_opened, file, compression), schema or None)
+    reader = DumpReader(file, partial(_opened, file, compression), schema or None, request.rows)
     return _source(found, request, SqlStore(str(found.path), reader))
 
 
 def _source(found: RecognisedPath, request: SourceRequest, store: SqlStore) -> Source:
     source = Source(found, request.read_options, found.path, sql=store)
-    source.convert = partial(_converted, source)
+    source.convert = partial(_converted, source, request.channels if request.rows else ())
     return source
 
 
-def _converted(source: Source) -> Datastore:
-    """Writes the intact content of a SQL store into a private directory, as a file store."""
+def _converted(source: Source, channels: Sequence[str]) -> Datastore:
+    """Writes the intact content of channels of a SQL store into a private directory, as a file store."""
     from stantools import escaping
     from stantools.sources.private_copy import private_directory, remove
     from stantools.store.directory import open_datastore
@@ -103,7 +103,7 @@ def _converted(source: Source) -> Datastore:
     root = directory / "store"
     root.mkdir()
     escaping.show_as(root, source.sql.path, "", source.sql.path)
-    source.sql.write(root, progress=None)
+    source.sql.write(root, channels)
     return prepare_store(open_datastore(root), source.read_options)
 
 
@@ -142,7 +142,7 @@ def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:
     address = parse_address(found.inner, options.sql_driver)
     if options.sql_password is not None:
         address = replace(address, password=options.sql_password.decode(errors="surrogateescape"))
-    reader = DatabaseReader(address)
+    reader = DatabaseReader(address, request.rows)
     source = _source(found, request, SqlStore(address.shown, reader))
     source.notes, source.release = reader.notes, reader.close
     return source

@@ -13,7 +13,7 @@ from stantools.escaping import escape, shell_word
 from stantools.sqlstore.dump import Dump, DumpFacts, DumpTable, Rows
 from stantools.sqlstore.literals import Notation, Token
 from stantools.sqlstore.message_scan import MessageScan
-from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, StoreTables
+from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, RowSelection, StoreTables
 
 Read = Callable[[int], bytes]
 
@@ -22,9 +22,13 @@ class DumpReader:
     """The tables of the store in a dump; `opened` opens the dump from its beginning."""
 
     def __init__(
-        self, path: Path, opened: Callable[[], AbstractContextManager[Read]], schema: str | None = None
+        self,
+        path: Path,
+        opened: Callable[[], AbstractContextManager[Read]],
+        schema: str | None = None,
+        selection: RowSelection | None = None,
     ) -> None:
-        self.path, self._opened = path, opened
+        self.path, self._opened, self._selection = path, opened, selection
         self._tables: dict[bytes, StoreTables] = defaultdict(StoreTables)
         self._scans: dict[bytes, MessageScan] = defaultdict(MessageScan)
         #: schemas whose tables only have the names of a store's
@@ -53,7 +57,7 @@ class DumpReader:
                     if table := SMALL_TABLES.get(name):
                         getattr(self._tables[schema], table.member).extend(self._flawless(_small_rows(rows), dump))
                     else:
-                        self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                        self._scans[schema].add(self._flawless(message_rows(rows, self._selection), dump))
                 except StoreUnreadableError as problem:
                     self._foreign.setdefault(schema, problem)
         return dump.facts
@@ -102,7 +106,7 @@ class DumpReader:
         with self._opened() as read:
             dump = Dump(str(self.path), read, COLUMNS)
             for rows in dump.rows({DumpTable(self.schema, b"messages")}):
-                yield list(self._flawless(message_rows(rows), dump))
+                yield list(self._flawless(message_rows(rows, self._selection), dump))
 
 
 def _named(schemas: Sequence[bytes]) -> str:
@@ -153,7 +157,12 @@ class _Columns:
         return content.decode(self._charset, "surrogateescape").encode("utf-8", "surrogateescape")
 
 
-def message_rows(rows: Rows) -> Iterator[MessageRow]:
+def message_rows(rows: Rows, selection: RowSelection | None = None) -> Iterator[MessageRow]:
+    chosen = _message_rows(rows)
+    return selection.of(chosen) if selection else chosen
+
+
+def _message_rows(rows: Rows) -> Iterator[MessageRow]:
     columns = _Columns(rows)
     places = [columns.place(each) for each in COLUMNS[b"messages"]]
     number, binary = rows.notation.integer, rows.notation.binary

@@ -24,10 +24,12 @@ from stantools.pipeline.tables.model import (
     ReadCounter,
     SlicePiece,
     Split,
+    SqlPart,
     StorePart,
     TableName,
     plain_text,
 )
+from stantools.pipeline.tables.sql_parts import read_sql
 from stantools.pipeline.tables.storetables import (
     READERS,
     KnownClients,
@@ -55,7 +57,10 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
     mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
-    if options.table is TableName.STREAM_MESSAGES:
+    if any(isinstance(each, SqlPart) for each in split.parts):
+        for part in split.parts:
+            yield from read_sql(part, options) if isinstance(part, SqlPart) else read_split(Split((part,)), options)
+    elif options.table is TableName.STREAM_MESSAGES:
         from stantools.pipeline.tables.stream_messages import read_streams
 
         yield from read_streams(split, options, counter)
