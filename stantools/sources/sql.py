@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _SQLITE: Final = b"SQLite format 3\0"
 _SQL_WORDS: Final = ("--", "/*", "create ", "insert ", "drop ", "set ", "begin", "pragma ", "use ", "lock tables")
 _PG_ARCHIVE: Final = b"PGDMP"
+_PG_CONTENTS: Final = "toc.dat"
+_PG_TAR: Final = b"toc.dat\0"
 _SCHEMA: Final = "?schema="
 _USES: Final = frozenset(Capability) - {
     *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
@@ -35,14 +38,26 @@ _USES: Final = frozenset(Capability) - {
 }
 
 
+def recognise_pg_archive(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises a dump of pg_dump that is not plain: a file, a tar, or a directory."""
+    path, head = facts.path, facts.head
+    if stat.S_ISDIR(facts.mode):
+        form = "directory" if _PG_CONTENTS in facts.names else ""
+    else:
+        form = "custom" if head.startswith(_PG_ARCHIVE) else "tar" if head.startswith(_PG_TAR) else ""
+        if form == "custom" and path.name == _PG_CONTENTS:
+            path, form = path.parent, "directory"
+    if not form:
+        return None
+    plain = shell_word(f"{path.absolute().name.partition('.')[0]}.sql")
+    remedy = f"make it plain: `pg_restore -f {plain} {shell_word(str(path))}`, and name that"
+    return RecognisedPath(PG_ARCHIVE, facts.path, f" in its {form} format", remedy)
+
+
 def recognise_sql(facts: PathFacts) -> RecognisedPath | None:
     """Recognises a file of SQL that is not compressed."""
     if facts.head.startswith(_SQLITE):
         return RecognisedPath(SQLITE, facts.path, "", "name the dump of the database that the server was started with")
-    if facts.head.startswith(_PG_ARCHIVE):
-        word = shell_word(str(facts.path))
-        remedy = f"make it plain: `pg_restore -f {shell_word(facts.path.stem + '.sql')} {word}`, and name that"
-        return RecognisedPath(PG_ARCHIVE, facts.path, "", remedy)
     if facts.path.suffix.lower() == ".sql" or is_sql(facts.head):
         return dump_of(facts.path)
     return None
@@ -151,4 +166,4 @@ def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:
 DUMP = SourceKind("is a SQL dump", recognise_sql, _open_dump, _USES)
 DATABASE = SourceKind("is a database", recognise_database, _open_database, _USES)
 SQLITE = SourceKind("is an SQLite database", recognise_sql)
-PG_ARCHIVE = SourceKind("is a dump of pg_dump in its custom format", recognise_sql)
+PG_ARCHIVE = SourceKind("is a dump of pg_dump", recognise_pg_archive)

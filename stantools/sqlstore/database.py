@@ -21,7 +21,13 @@ _ROWS: Final = 2000
 #: seconds in which an active server of a fault tolerance group changes the lock twice
 _LOCK_SECONDS: Final = 2.5
 _RIGHTS: Final = "check user, password and host; SELECT on the seven tables is all that is needed"
+_WHICH: Final = "name the database, and the schema (?schema=NAME), that the server has as -sql_source"
 _ENGINE: Final = "InnoDB"
+#: columns that a table may lack, by table
+_OPTIONAL: Final = {
+    name: {column.decode() for column, cell in table.columns if cell is Cell.BYTES}
+    for name, table in SMALL_TABLES.items()
+}
 
 
 class DatabaseReader:
@@ -35,8 +41,7 @@ class DatabaseReader:
             self.missing = sorted(each.decode() for each in COLUMNS if each not in self._names)
             if {"channels", "messages"} & set(self.missing):
                 raise NotAStoreError(
-                    f"{address.shown}: has no tables of a NATS Streaming store (Messages, Channels, …)",
-                    "name the database, and the schema (?schema=NAME), that the server has as -sql_source",
+                    f"{address.shown}: has no tables of a NATS Streaming store (Messages, Channels, …)", _WHICH
                 )
         except BaseException:
             self.close()
@@ -51,6 +56,11 @@ class DatabaseReader:
         """Yields rows in parts; NULL for a column that the table does not have. `after` follows the table's name."""
         if name := self._names.get(table):
             there = self._session.columns(name)
+            if lost := [each for each in columns if each not in there and each not in _OPTIONAL.get(table, ())]:
+                raise NotAStoreError(
+                    f"{self._address.shown}: table {name} has no column {lost[0]}: it is that of another program",
+                    _WHICH,
+                )
             yield from self._session.rows(f"{name}{after}", [each if each in there else None for each in columns])
 
     @cached_property
@@ -140,7 +150,7 @@ class _Session:
         except StantoolsError:
             raise
         except Exception as problem:
-            text = str(problem.args[-1] if problem.args else problem).strip().replace("\n", " ")
+            text = " ".join(str(problem.args[-1] if problem.args else problem).split())
             if self._address.password:
                 text = text.replace(self._address.password, "***")
             raise StoreUnreadableError(f"{self._address.shown}: {text}", _RIGHTS) from problem

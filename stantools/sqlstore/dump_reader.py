@@ -37,6 +37,7 @@ class DumpReader:
         self.schema = self._chosen(schema)
         self.tables = self._tables[self.schema]
         self.scan = self._scans[self.schema]
+        self._restore_names()
         defined = any(each.schema == self.schema for each in self.facts.tables)
         #: tables that are not in the dump; without definitions, empty tables are not either, and none is named
         self.missing = sorted(each.decode() for each in set(COLUMNS) - self._present(self.schema) if defined)
@@ -80,7 +81,8 @@ class DumpReader:
         if wanted is not None:
             if wanted.encode() in schemas:
                 return self._own(wanted.encode())
-            raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", _named(schemas))
+            remedy = f"its schemas are: {_named(schemas)}" if any(schemas) else "leave ?schema= out: it names none"
+            raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", remedy)
         some = [each for each in schemas if {b"channels", b"messages"} & self._present(each)]
         whole = [each for each in schemas if len(self._present(each)) == len(COLUMNS)]
         found = whole or some
@@ -100,6 +102,23 @@ class DumpReader:
         if schema in self._foreign:
             raise self._foreign[schema]
         return schema
+
+    def _restore_names(self) -> None:
+        """Takes letters that the charset of the dump lacks, written as `?`, from the subject of the messages."""
+        for place, row in enumerate(self.tables.channels):
+            subjects = self.scan.channels[row.id].by_subject if row.id in self.scan.channels else ()
+            if b"?" not in row.name or len(subjects) != 1:
+                continue
+            (subject,) = subjects
+            name, letters = row.name.decode(errors="replace"), subject.decode(errors="replace")
+            if (
+                name != letters
+                and len(name) == len(letters)
+                and all(one in ("?", other) for one, other in zip(name, letters, strict=True))
+            ):
+                self.tables.channels[place] = row._replace(name=subject)
+                lost = f"its charset lacks letters of the channel {escape(letters)}, written as {escape(name)}"
+                self.facts.flaws.append(f"{lost}; the name is that of the messages")
 
     def messages(self) -> Iterator[list[MessageRow]]:
         """Yields the rows of table Messages in the order of the dump, which is read again."""
@@ -152,9 +171,17 @@ class _Columns:
 
     def _text(self, content: bytes) -> bytes:
         """Returns text in UTF-8, as the server gets it."""
-        if self._charset == "utf-8":
+        if self._charset == "utf-8" or (not self._charset and _is_utf8(content)):
             return content
-        return content.decode(self._charset, "surrogateescape").encode("utf-8", "surrogateescape")
+        return content.decode(self._charset or "cp1252", "surrogateescape").encode("utf-8", "surrogateescape")
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def message_rows(rows: Rows, selection: RowSelection | None = None) -> Iterator[MessageRow]:

@@ -57,7 +57,8 @@ def sql_parts(path: str, options: TableOptions) -> Iterator[SqlPart | FailedRead
             source.choose_rows(Capability.TABLE)
             store = source.sql
             assert store
-            for flaw in (*store.reader.flaws, *source.flaws):
+            findings = options.table is TableName.FINDINGS  # which have the flaws as well
+            for flaw in () if findings else (*store.reader.flaws, *source.flaws):
                 yield FailedRead(source.shown, f"{source.shown}: {flaw}", f"see: stantools verify {source.shown}")
             names = sorted(store.matching(options.channels))
             sizes = {name: sum(max(store.rows(row).size, 0) for row in store.channels[name]) for name in names}
@@ -96,11 +97,18 @@ def _ranges(path: str, store: SqlStore, names: Sequence[str], count: int, size: 
 
 
 def read_sql(part: SqlPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Reads a part in Arrow batches, by a private copy of its rows."""
+    """Reads a part in Arrow batches: findings of the SQL store itself, all else by a private copy of its rows."""
+    from stantools.inspection.sql_inspection import verify_sql
     from stantools.pipeline.tables.planning import plan
     from stantools.pipeline.tables.read import read_split
+    from stantools.pipeline.tables.storetables import batches, finding_row
 
     with _opened(part.path, replace(options, channels=part.channels), part.rows) as source:
+        if options.table is TableName.FINDINGS:
+            assert source.sql
+            found = verify_sql(source.sql, options.channels).findings
+            yield from batches((finding_row(source.shown, each) for each in found), options)
+            return
         inside = replace(options, paths=(str(source.store().path),), partitions=1)
         for split in plan(inside).splits:
             yield from read_split(split, inside)

@@ -74,6 +74,13 @@ def test_rows_that_are_not_intact_are_named(golden_sql: Path) -> None:
         plan(replace(options, mode=Mode.FAILFAST))
 
 
+def test_findings_are_those_of_the_rows(golden_sql: Path) -> None:
+    dump = str(golden_sql / "m_cut_data" / "dump.sql")
+    found = rows(TableOptions((dump,), table=TableName.FINDINGS))
+    assert {row["store"] for row in found} == {dump}
+    assert "sql-message-damaged" in {row["code"] for row in found}
+
+
 def test_a_cut_dump_is_named_among_others(golden_sql: Path, tmp_path: Path) -> None:
     whole, cut = golden_sql / "p_basic" / "dump.sql", tmp_path / "cut.sql"
     cut.write_bytes(whole.read_bytes()[:-100])
