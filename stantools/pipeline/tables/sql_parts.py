@@ -26,8 +26,6 @@ from stantools.sqlstore.tables import RowSelection
 from stantools.store.read_options import ReadOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from stantools.sqlstore.sql_store import SqlStore
 
 #: least bytes of messages for which a task opens the source once more
@@ -96,22 +94,11 @@ def _ranges(path: str, store: SqlStore, names: Sequence[str], count: int, size: 
         yield SqlPart(path, tuple(names), RowSelection(ids, low, high - 1), size // count)
 
 
-def read_sql(part: SqlPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Reads a part in Arrow batches: findings of the SQL store itself, all else by a private copy of its rows."""
-    from stantools.inspection.sql_inspection import verify_sql
-    from stantools.pipeline.tables.planning import plan
-    from stantools.pipeline.tables.read import read_split
-    from stantools.pipeline.tables.storetables import batches, finding_row
-
+@contextmanager
+def opened_part(part: SqlPart, options: TableOptions) -> Iterator[Source]:
+    """Opens a part; `store()` of the source is a private file store of its rows, which goes with the block."""
     with _opened(part.path, replace(options, channels=part.channels), part.rows) as source:
-        if options.table is TableName.FINDINGS:
-            assert source.sql
-            found = verify_sql(source.sql, options.channels).findings
-            yield from batches((finding_row(source.shown, each) for each in found), options)
-            return
-        inside = replace(options, paths=(str(source.store().path),), partitions=1)
-        for split in plan(inside).splits:
-            yield from read_split(split, inside)
+        yield source
 
 
 @contextmanager
