@@ -122,7 +122,7 @@ def test_a_snapshot_is_consistent_while_a_writer_runs(database: Database, tmp_pa
         for seq in range(1, 20_001):
             message = f"INSERT INTO Messages VALUES (1, {seq}, {seq}, 1, 'x')"
             file.write(f"BEGIN; {message}; UPDATE Channels SET maxseq = {seq}; COMMIT;\n")
-    seen = set()
+    seen: set[int] = set()
     with database.writing("written", steps) as writer:
         while writer.poll() is None and len(seen) < 8:
             live = reader(database, "written")
