@@ -37,6 +37,7 @@ class Options:
         channels: The most channels in the table of growth.
         large_bytes: Size of the store for which memory is measured.
         durables: Durables of the store for which their memory is measured.
+        rows: Messages of a SQL store.
     """
 
     place: Path
@@ -46,6 +47,7 @@ class Options:
     channels: int
     large_bytes: int
     durables: int = 1_500_000
+    rows: int = 1_000_000
 
     @contextmanager
     def directory(self, name: str) -> Iterator[Path]:

@@ -3,8 +3,9 @@
     python benchmarks/offline.py [--only SECTION] [--large] [--update] [--data PLACE] ...
 
 Sections: reading (verify, forecast, info), writing (salvage, compact, truncate), growth (slices, channels), memory
-(a store of 10 GB; only with --large), durables (a channel of many), raftlog (of a clustered node), starting. All ways
-of a table are run in turn, round after round, with the files read anew before each measurement; figures are medians.
+(a store of 10 GB; only with --large), durables (a channel of many), raftlog (of a clustered node), databases (SQL
+stores, beside the databases' own programs), starting. All ways of a table are run in turn, round after round, with the
+files read anew before each measurement; figures are medians. Whole commands whose memory is measured run once.
 `others` says how many cores were busy with something else: where it is not near 0, look at the processor time.
 --update writes the tables into RESULTS.md.
 """
@@ -16,6 +17,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import databases
 import growth
 import memory
 import reading
@@ -32,6 +34,7 @@ _SECTIONS = {
     "memory": memory.section,
     "durables": memory.durables,
     "raftlog": memory.raft_logs,
+    "databases": databases.section,
 }
 
 
@@ -47,6 +50,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=10_000, help="the most channels in the table of growth")
     parser.add_argument("--large-bytes", type=int, default=10_000_000_000, help="size of the store of --large")
     parser.add_argument("--durables", type=int, default=1_500_000, help="durables of the store of that section")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="messages of the SQL stores")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     wanted = given.only or [name for name in _SECTIONS if given.large or name != "memory"]
@@ -59,6 +63,7 @@ def main() -> None:
             given.channels,
             given.large_bytes,
             given.durables,
+            given.rows,
         )
         for name in wanted:
             report(name, partial(_SECTIONS[name], options), options.rounds, update=given.update)

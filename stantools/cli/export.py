@@ -111,11 +111,17 @@ def _here(
     dry_run: bool,
 ) -> int:
     from stantools.pipeline.export.run import export_here, export_to_stream
+    from stantools.pipeline.tables.model import TableName
+    from stantools.pipeline.tables.sql_parts import is_sql_store
 
     table_options.key.key()  # a wrong variable or file is reported at once
     tables = export_options.tables
     paths, _ = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
-    exports = [each.planned(paths, table_options, workers) for each in tables]
+    # The private copy of a SQL store has none of its findings.
+    named = tuple(own if is_sql_store(own) else path for own, path in zip(stores, paths, strict=True))
+    exports = [
+        each.planned(named if each.table == TableName.FINDINGS else paths, table_options, workers) for each in tables
+    ]
     export = exports[0]
     if len(exports) > 1 and not dry_run:
         return _carry_out_all(exports, workers)
@@ -141,7 +147,7 @@ def _in_tasks(
 
     if export_options.to and "://" not in export_options.to:  # tasks have other working directories
         export_options = replace(export_options, to=os.path.abspath(export_options.to))  # noqa: PTH100
-    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options)
+    paths, cluster = pipeline.table_paths(stores, export_options.channels, cluster, table_options, sql_tasks=True)
     export = replace(export_options, directory=True).planned(
         paths, table_options, cluster.partitions or os.cpu_count() or 1
     )

@@ -102,6 +102,11 @@ def _print_channel(source: Source, channel: str, options: MessageSelection, sele
     from stantools.inspection.stored_messages import MessageReader, follow
     from stantools.store.growing_channel import ANYWHERE, ChannelFollower, GrowingChannel
 
+    if options.following and (source.sql or source.archived):
+        raise UsageError(
+            f"{console.escape(source.shown)}: {source.found.sentence}, which is read as it is now",
+            "leave --follow out; it is for the directory of a running server",
+        )
     opened = source.store("messages are printed from it")
     if source.nodes:
         console.note(

@@ -343,13 +343,19 @@ def _reaching(cluster: Cluster, found: Sequence[FoundStore]) -> Cluster:
 
 
 def table_paths(
-    stores: Sequence[str], channels: Sequence[str], cluster: Cluster, options: TableOptions
+    stores: Sequence[str],
+    channels: Sequence[str],
+    cluster: Cluster,
+    options: TableOptions,
+    *,
+    sql_tasks: bool = False,
 ) -> tuple[tuple[str, ...], Cluster]:
     """Returns the paths of a table, with private copies in place of archives, SQL stores and backups of streams.
 
-    Only this process can read these.
+    Only this process can read these. With `sql_tasks`, tasks of Spark open SQL stores themselves.
     """
     from stantools.cli.opening import check_tasks, is_archive, open_source
+    from stantools.pipeline.tables.sql_parts import check_password
     from stantools.sources import jetstream, sql
     from stantools.sources.door import recognise
     from stantools.sources.source import Capability
@@ -357,6 +363,9 @@ def table_paths(
     paths = list(stores)
     for number, path in enumerate(map(Path, stores)):
         found = recognise(path)
+        if sql_tasks and cluster.on_spark() and found.kind in (sql.DUMP, sql.DATABASE):
+            check_password(stores[number])
+            continue
         if cluster.on_spark() and found.kind is not jetstream.JETSTREAM:
             check_tasks(found)
         if is_archive(found) or found.kind in (sql.DUMP, sql.DATABASE, jetstream.BACKUP):

@@ -47,6 +47,8 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
     from stantools.format.encryption import raft_cipher
     from stantools.inspection.block_records import read_block
     from stantools.inspection.records import FileKind, kind_of, read_raft_entries, read_records
+    from stantools.sources.door import recognise
+    from stantools.sources.source import Capability
     from stantools.store.directory import RAFT_LOG_FILE
     from stantools.store.mapping import mapped
 
@@ -61,6 +63,8 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, read_
         )
     if not raft and known is None and not file.exists():
         raise StoreUnreadableError(f"{file}: no such file", "name a file of a store")
+    if not raft and known is None and (found := recognise(file)).kind.capabilities:
+        raise found.refusal(Capability.HISTORY)
     if not raft and known is None:
         raise UsageError(
             f"{console.escape(str(file))}: the name does not tell the kind of file", f"add --kind {'|'.join(_KINDS)}"

@@ -10,7 +10,7 @@ from typing import Final
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.escaping import shell_word
 from stantools.notation import some_of
-from stantools.sources import jetstream
+from stantools.sources import jetstream, sql
 from stantools.sources.nodes import find_node
 from stantools.sources.source import (
     NAME_STORE,
@@ -202,4 +202,15 @@ EMPTY_STREAMS = SourceKind(
 OTHER = SourceKind("is not a store", _recognise_other)
 
 #: in the order in which they are tried
-KINDS: Final = (NODE, STORE, jetstream.BACKUP, jetstream.JETSTREAM, CHANNEL, NODES, PARENT, EMPTY, OTHER)
+KINDS: Final = (
+    NODE,
+    STORE,
+    jetstream.BACKUP,
+    jetstream.JETSTREAM,
+    CHANNEL,
+    NODES,
+    sql.PG_ARCHIVE,
+    PARENT,
+    EMPTY,
+    OTHER,
+)

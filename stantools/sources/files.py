@@ -203,6 +203,6 @@ FILE = SourceKind("is a file, expected the directory of a store", _recognise_fil
 
 #: kinds of a path that is no directory, in the order in which they are tried
 KINDS: Final = (
-    *(sql.DATABASE, URL, ARCHIVE_PART, SCHEMA, MISSING, SPECIAL, FILE_OF_STORE, ARCHIVE),
+    *(sql.DATABASE, URL, ARCHIVE_PART, SCHEMA, MISSING, SPECIAL, FILE_OF_STORE, sql.PG_ARCHIVE, ARCHIVE),
     *(sql.DUMP, FILE),
 )

@@ -25,6 +25,7 @@ from stantools.store.read_options import ReadOptions, open_store
 
 if TYPE_CHECKING:
     from stantools.sqlstore.sql_store import SqlStore
+    from stantools.sqlstore.tables import RowSelection
     from stantools.streamfiles.directory import StoredStream
     from stantools.streamfiles.raft_group import RaftGroup
 
@@ -168,6 +169,7 @@ class SourceRequest:
     #: Opens a directory that was found in the source; the door sets it.
     open: Callable[[Path, SourceRequest], Source] | None = None
     progress: Progress | None = None  #: gets the bytes of an archive that are unpacked
+    rows: RowSelection | None = None  #: of a SQL store, the messages to read
 
 
 @dataclass

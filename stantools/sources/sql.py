@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,21 +29,35 @@ if TYPE_CHECKING:
 _SQLITE: Final = b"SQLite format 3\0"
 _SQL_WORDS: Final = ("--", "/*", "create ", "insert ", "drop ", "set ", "begin", "pragma ", "use ", "lock tables")
 _PG_ARCHIVE: Final = b"PGDMP"
+_PG_CONTENTS: Final = "toc.dat"
+_PG_TAR: Final = b"toc.dat\0"
 _SCHEMA: Final = "?schema="
 _USES: Final = frozenset(Capability) - {
     *(Capability.CHANGE, Capability.COMPACTION, Capability.HISTORY, Capability.MERGE),
-    Capability.TASKS,
+    Capability.TASKS,  # but those of tables, which open it anew
 }
+
+
+def recognise_pg_archive(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises a dump of pg_dump that is not plain: a file, a tar, or a directory."""
+    path, head = facts.path, facts.head
+    if stat.S_ISDIR(facts.mode):
+        form = "directory" if _PG_CONTENTS in facts.names else ""
+    else:
+        form = "custom" if head.startswith(_PG_ARCHIVE) else "tar" if head.startswith(_PG_TAR) else ""
+        if form == "custom" and path.name == _PG_CONTENTS:
+            path, form = path.parent, "directory"
+    if not form:
+        return None
+    plain = shell_word(f"{path.absolute().name.partition('.')[0]}.sql")
+    remedy = f"make it plain: `pg_restore -f {plain} {shell_word(str(path))}`, and name that"
+    return RecognisedPath(PG_ARCHIVE, facts.path, f" in its {form} format", remedy)
 
 
 def recognise_sql(facts: PathFacts) -> RecognisedPath | None:
     """Recognises a file of SQL that is not compressed."""
     if facts.head.startswith(_SQLITE):
         return RecognisedPath(SQLITE, facts.path, "", "name the dump of the database that the server was started with")
-    if facts.head.startswith(_PG_ARCHIVE):
-        word = shell_word(str(facts.path))
-        remedy = f"make it plain: `pg_restore -f {shell_word(facts.path.stem + '.sql')} {word}`, and name that"
-        return RecognisedPath(PG_ARCHIVE, facts.path, "", remedy)
     if facts.path.suffix.lower() == ".sql" or is_sql(facts.head):
         return dump_of(facts.path)
     return None
@@ -74,18 +89,18 @@ def _open_dump(found: RecognisedPath, request: SourceRequest) -> Source:
 
     file, schema = file_of(found.path)
     compression = found.archive.name if found.archive else ""
-    reader = DumpReader(file, partial(_opened, file, compression), schema or None)
+    reader = DumpReader(file, partial(_opened, file, compression), schema or None, request.rows)
     return _source(found, request, SqlStore(str(found.path), reader))
 
 
 def _source(found: RecognisedPath, request: SourceRequest, store: SqlStore) -> Source:
     source = Source(found, request.read_options, found.path, sql=store)
-    source.convert = partial(_converted, source)
+    source.convert = partial(_converted, source, request.channels if request.rows else ())
     return source
 
 
-def _converted(source: Source) -> Datastore:
-    """Writes the intact content of a SQL store into a private directory, as a file store."""
+def _converted(source: Source, channels: Sequence[str]) -> Datastore:
+    """Writes the intact content of channels of a SQL store into a private directory, as a file store."""
     from stantools import escaping
     from stantools.sources.private_copy import private_directory, remove
     from stantools.store.directory import open_datastore
@@ -103,7 +118,7 @@ def _converted(source: Source) -> Datastore:
     root = directory / "store"
     root.mkdir()
     escaping.show_as(root, source.sql.path, "", source.sql.path)
-    source.sql.write(root, progress=None)
+    source.sql.write(root, channels)
     return prepare_store(open_datastore(root), source.read_options)
 
 
@@ -142,7 +157,7 @@ def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:
     address = parse_address(found.inner, options.sql_driver)
     if options.sql_password is not None:
         address = replace(address, password=options.sql_password.decode(errors="surrogateescape"))
-    reader = DatabaseReader(address)
+    reader = DatabaseReader(address, request.rows)
     source = _source(found, request, SqlStore(address.shown, reader))
     source.notes, source.release = reader.notes, reader.close
     return source
@@ -151,4 +166,4 @@ def _open_database(found: RecognisedPath, request: SourceRequest) -> Source:
 DUMP = SourceKind("is a SQL dump", recognise_sql, _open_dump, _USES)
 DATABASE = SourceKind("is a database", recognise_database, _open_database, _USES)
 SQLITE = SourceKind("is an SQLite database", recognise_sql)
-PG_ARCHIVE = SourceKind("is a dump of pg_dump in its custom format", recognise_sql)
+PG_ARCHIVE = SourceKind("is a dump of pg_dump", recognise_pg_archive)

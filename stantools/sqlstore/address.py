@@ -68,12 +68,20 @@ def parse_address(text: str, driver: str | None = None) -> DatabaseAddress:
     """Raises UsageError, without the password in its text."""
     scheme = text.partition(":")[0].lower()
     if scheme in _SCHEMES and text[len(scheme) :].startswith(":/"):
-        return _of_url(_SCHEMES[scheme], f"x://{text[len(scheme) + 1 :].lstrip('/')}")
-    if (found := _GO_MYSQL.fullmatch(text)) and driver in (None, MYSQL):
-        return _of_go(found)
-    if _IS_KEYWORDS.match(text) and driver in (None, POSTGRES):
-        return _of_keywords(text)
-    raise UsageError(
+        found = _of_url(_SCHEMES[scheme], f"x://{text[len(scheme) + 1 :].lstrip('/')}")
+    elif words := _GO_MYSQL.fullmatch(text):
+        found = _of_go(words)
+    elif _IS_KEYWORDS.match(text):
+        found = _of_keywords(text)
+    else:
+        raise _no_address()
+    if driver not in (None, found.driver):
+        raise UsageError(f"{found.shown}: is an address of {found.driver}, not of {driver}", "leave --sql-driver out")
+    return found
+
+
+def _no_address() -> UsageError:
+    return UsageError(
         "the database's address is neither a URL nor a text of -sql_source",
         "give it as mysql://USER@HOST:PORT/DATABASE or postgres://USER@HOST:PORT/DATABASE",
     )
@@ -86,7 +94,9 @@ def _of_url(driver: str, text: str) -> DatabaseAddress:
     try:
         port = parts.port or 0
     except ValueError:
-        raise UsageError("the port in the database's URL is not a number", "see: stantools info --help") from None
+        raise UsageError(
+            "the port in the database's URL is not a number up to 65535", "write it as mysql://USER@HOST:PORT/DATABASE"
+        ) from None
     more = dict(parse_qsl(parts.query))
     schema = more.pop("schema", "")
     host = unquote(parts.hostname or "")

@@ -15,28 +15,33 @@ from stantools.errors import NotAStoreError, StantoolsError, StoreUnreadableErro
 from stantools.install_hints import install_command
 from stantools.sqlstore.address import MYSQL, DatabaseAddress
 from stantools.sqlstore.message_scan import MessageScan
-from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, StoreTables
+from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, RowSelection, StoreTables
 
 _ROWS: Final = 2000
 #: seconds in which an active server of a fault tolerance group changes the lock twice
 _LOCK_SECONDS: Final = 2.5
 _RIGHTS: Final = "check user, password and host; SELECT on the seven tables is all that is needed"
+_WHICH: Final = "name the database, and the schema (?schema=NAME), that the server has as -sql_source"
 _ENGINE: Final = "InnoDB"
+#: columns that a table may lack, by table
+_OPTIONAL: Final = {
+    name: {column.decode() for column, cell in table.columns if cell is Cell.BYTES}
+    for name, table in SMALL_TABLES.items()
+}
 
 
 class DatabaseReader:
     """The tables of the store in a database; `close` ends the snapshot."""
 
-    def __init__(self, address: DatabaseAddress) -> None:
-        self._address = address
+    def __init__(self, address: DatabaseAddress, selection: RowSelection | None = None) -> None:
+        self._address, self._selection = address, selection
         self._session: _Session = _MysqlSession(address) if address.driver == MYSQL else _PostgresSession(address)
         try:
             self._names = self._session.begin()
             self.missing = sorted(each.decode() for each in COLUMNS if each not in self._names)
             if {"channels", "messages"} & set(self.missing):
                 raise NotAStoreError(
-                    f"{address.shown}: has no tables of a NATS Streaming store (Messages, Channels, …)",
-                    "name the database, and the schema (?schema=NAME), that the server has as -sql_source",
+                    f"{address.shown}: has no tables of a NATS Streaming store (Messages, Channels, …)", _WHICH
                 )
         except BaseException:
             self.close()
@@ -47,11 +52,16 @@ class DatabaseReader:
     def close(self) -> None:
         self._session.close()
 
-    def _rows(self, table: bytes, columns: Sequence[str], order: tuple[str, ...] = ()) -> Iterator[list[Any]]:
-        """Yields rows in parts; NULL for a column that the table does not have."""
+    def _rows(self, table: bytes, columns: Sequence[str], after: str = "") -> Iterator[list[Any]]:
+        """Yields rows in parts; NULL for a column that the table does not have. `after` follows the table's name."""
         if name := self._names.get(table):
             there = self._session.columns(name)
-            yield from self._session.rows(name, [each if each in there else None for each in columns], order)
+            if lost := [each for each in columns if each not in there and each not in _OPTIONAL.get(table, ())]:
+                raise NotAStoreError(
+                    f"{self._address.shown}: table {name} has no column {lost[0]}: it is that of another program",
+                    _WHICH,
+                )
+            yield from self._session.rows(f"{name}{after}", [each if each in there else None for each in columns])
 
     @cached_property
     def tables(self) -> StoreTables:
@@ -73,7 +83,10 @@ class DatabaseReader:
         return scan
 
     def messages(self) -> Iterator[list[MessageRow]]:
-        for rows in self._rows(b"messages", MessageRow._fields, ("id", "seq")):
+        chosen = ""
+        if some := self._selection:
+            chosen = f" WHERE id IN ({', '.join(map(str, some.ids))}) AND seq BETWEEN {some.first} AND {some.last}"
+        for rows in self._rows(b"messages", MessageRow._fields, f"{chosen} ORDER BY id, seq"):
             yield [MessageRow(number, seq, at, size, _bytes(data)) for number, seq, at, size, data in rows]
 
     def active_server(self) -> str:
@@ -120,7 +133,8 @@ class _Session:
         """Begins the snapshot; returns the names of the store's tables, as they are written in statements."""
         raise NotImplementedError
 
-    def rows(self, table: str, columns: list[str | None], order: tuple[str, ...]) -> Iterator[list[tuple[Any, ...]]]:
+    def rows(self, place: str, columns: list[str | None]) -> Iterator[list[tuple[Any, ...]]]:
+        """Yields columns of rows in parts; `place` is the table, with conditions and order."""
         raise NotImplementedError
 
     def columns(self, table: str) -> set[str]:
@@ -136,7 +150,7 @@ class _Session:
         except StantoolsError:
             raise
         except Exception as problem:
-            text = str(problem.args[-1] if problem.args else problem).strip().replace("\n", " ")
+            text = " ".join(str(problem.args[-1] if problem.args else problem).split())
             if self._address.password:
                 text = text.replace(self._address.password, "***")
             raise StoreUnreadableError(f"{self._address.shown}: {text}", _RIGHTS) from problem
@@ -168,9 +182,8 @@ class _Session:
                     each.close()
 
 
-def _select(table: str, columns: list[str | None], order: tuple[str, ...]) -> str:
-    listed = ", ".join(each or "NULL" for each in columns)
-    return f"SELECT {listed} FROM {table}" + (f" ORDER BY {', '.join(order)}" if order else "")
+def _select(place: str, columns: list[str | None]) -> str:
+    return f"SELECT {', '.join(each or 'NULL' for each in columns)} FROM {place}"
 
 
 class _MysqlSession(_Session):
@@ -227,11 +240,11 @@ class _MysqlSession(_Session):
     def columns(self, table: str) -> set[str]:
         return {row[0].lower() for row in self.query(f"SHOW COLUMNS FROM {table}")}
 
-    def rows(self, table: str, columns: list[str | None], order: tuple[str, ...]) -> Iterator[list[tuple[Any, ...]]]:
+    def rows(self, place: str, columns: list[str | None]) -> Iterator[list[tuple[Any, ...]]]:
         listed = [each and f"`{each}`" for each in columns]
         cursor = self._connection.cursor(self._stream)
         try:
-            self._reading(cursor.execute, _select(table, listed, order))
+            self._reading(cursor.execute, _select(place, listed))
             while rows := self._reading(cursor.fetchmany, _ROWS):
                 yield list(rows)
         finally:
@@ -297,11 +310,11 @@ class _PostgresSession(_Session):
             self._reading(cursor.execute, f"SELECT * FROM {table} LIMIT 0")
             return {each.name for each in cursor.description}
 
-    def rows(self, table: str, columns: list[str | None], order: tuple[str, ...]) -> Iterator[list[tuple[Any, ...]]]:
+    def rows(self, place: str, columns: list[str | None]) -> Iterator[list[tuple[Any, ...]]]:
         listed = [each and f'"{each}"' for each in columns]
         with self._connection.cursor("stantools", binary=True) as cursor:
             cursor.itersize = _ROWS
-            self._reading(cursor.execute, _select(table, listed, order))
+            self._reading(cursor.execute, _select(place, listed))
             while rows := self._reading(cursor.fetchmany, _ROWS):
                 yield rows
 

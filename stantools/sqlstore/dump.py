@@ -50,7 +50,7 @@ _SIGN_OF_POSTGRES: Final = re.compile(
     rb"PostgreSQL database|pg_catalog|standard_conforming_strings|^COPY\s.*FROM stdin;|^INSERT INTO \"?public\"?\.",
     re.MULTILINE,
 )
-_HEADING: Final = re.compile(rb"-- (?:(?:MySQL|MariaDB) dump |PostgreSQL database (?:cluster )?dump\n)")
+_HEADING: Final = re.compile(rb"-- (?:(?:MySQL|MariaDB) dump |PostgreSQL database (?:cluster )?dump\r?\n)")
 _COMPLETE: Final = re.compile(rb"-- (?:Dump completed|PostgreSQL database (?:cluster )?dump complete)")
 _CHARSETS: Final = {b"latin1": "cp1252", b"sql_ascii": "utf-8", b"binary": "utf-8"}
 _UNICODE: Final = (b"utf8", b"utf-8", b"utf8mb4", b"utf8mb3")
@@ -68,7 +68,7 @@ class Rows:
     name: DumpTable
     columns: tuple[bytes, ...]  #: in lower case; () if the dump does not name them
     notation: Notation
-    charset: str  #: Python's name of the encoding of names
+    charset: str  #: Python's name of the encoding of names; "" if the dump does not tell
     rows: list[tuple[Token, ...]] = field(default_factory=list)
 
 
@@ -99,7 +99,7 @@ class Dump:
         self._database = b""  # of \\connect
         self._schema = b""
         self._notation = MYSQL
-        self._charset = "utf-8"
+        self._charset = ""
 
     def rows(self, only: Collection[DumpTable] = ()) -> Iterator[Rows]:
         """Yields the rows of the tables, in their order; with `only`, those of some tables.
@@ -276,23 +276,24 @@ class Dump:
         wanted = self._wanted(name, only)
         columns = _names(found[3]) if found[3] else self.facts.tables.get(name, ())
         count = len(columns or self._columns.get(name.table, ()))
+        # Line breaks of Windows come from a change of the file: COPY writes a return in a value as \r.
+        line_break = b"\r\n" if found[0].endswith(b"\r\n") else b"\n"
         self._at = found.end()
         while True:
-            end = self._data.rfind(b"\n", self._at) + 1
-            if not end:
+            end = self._data.rfind(line_break, self._at)
+            if end < 0:
                 if self._more():
                     continue
                 self._flaw(f"the rows of {name.table.decode(errors='replace')} end early")
                 self._at = len(self._data)
                 return
-            lines = self._data[self._at : end].split(b"\n")
-            lines.pop()
+            lines = self._data[self._at : end].split(line_break)
             over = lines.index(b"\\.") if b"\\." in lines else -1
             if over >= 0:
-                self._at += sum(map(len, lines[: over + 1])) + over + 1
+                self._at += sum(map(len, lines[: over + 1])) + (over + 1) * len(line_break)
                 lines = lines[:over]
             else:
-                self._at = end
+                self._at = end + len(line_break)
             if wanted:
                 rows: list[tuple[Token, ...]] = [tuple(line.split(b"\t")) for line in lines]
                 whole = [row for row in rows if len(row) == count]

@@ -13,7 +13,7 @@ from stantools.escaping import escape, shell_word
 from stantools.sqlstore.dump import Dump, DumpFacts, DumpTable, Rows
 from stantools.sqlstore.literals import Notation, Token
 from stantools.sqlstore.message_scan import MessageScan
-from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, StoreTables
+from stantools.sqlstore.tables import COLUMNS, SMALL_TABLES, Cell, MessageRow, RowSelection, StoreTables
 
 Read = Callable[[int], bytes]
 
@@ -22,9 +22,13 @@ class DumpReader:
     """The tables of the store in a dump; `opened` opens the dump from its beginning."""
 
     def __init__(
-        self, path: Path, opened: Callable[[], AbstractContextManager[Read]], schema: str | None = None
+        self,
+        path: Path,
+        opened: Callable[[], AbstractContextManager[Read]],
+        schema: str | None = None,
+        selection: RowSelection | None = None,
     ) -> None:
-        self.path, self._opened = path, opened
+        self.path, self._opened, self._selection = path, opened, selection
         self._tables: dict[bytes, StoreTables] = defaultdict(StoreTables)
         self._scans: dict[bytes, MessageScan] = defaultdict(MessageScan)
         #: schemas whose tables only have the names of a store's
@@ -33,6 +37,7 @@ class DumpReader:
         self.schema = self._chosen(schema)
         self.tables = self._tables[self.schema]
         self.scan = self._scans[self.schema]
+        self._restore_names()
         defined = any(each.schema == self.schema for each in self.facts.tables)
         #: tables that are not in the dump; without definitions, empty tables are not either, and none is named
         self.missing = sorted(each.decode() for each in set(COLUMNS) - self._present(self.schema) if defined)
@@ -53,7 +58,7 @@ class DumpReader:
                     if table := SMALL_TABLES.get(name):
                         getattr(self._tables[schema], table.member).extend(self._flawless(_small_rows(rows), dump))
                     else:
-                        self._scans[schema].add(self._flawless(message_rows(rows), dump))
+                        self._scans[schema].add(self._flawless(message_rows(rows, self._selection), dump))
                 except StoreUnreadableError as problem:
                     self._foreign.setdefault(schema, problem)
         return dump.facts
@@ -76,7 +81,8 @@ class DumpReader:
         if wanted is not None:
             if wanted.encode() in schemas:
                 return self._own(wanted.encode())
-            raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", _named(schemas))
+            remedy = f"its schemas are: {_named(schemas)}" if any(schemas) else "leave ?schema= out: it names none"
+            raise UsageError(f"{self.path}: no schema {wanted} with tables of a store", remedy)
         some = [each for each in schemas if {b"channels", b"messages"} & self._present(each)]
         whole = [each for each in schemas if len(self._present(each)) == len(COLUMNS)]
         found = whole or some
@@ -97,12 +103,29 @@ class DumpReader:
             raise self._foreign[schema]
         return schema
 
+    def _restore_names(self) -> None:
+        """Takes letters that the charset of the dump lacks, written as `?`, from the subject of the messages."""
+        for place, row in enumerate(self.tables.channels):
+            subjects = self.scan.channels[row.id].by_subject if row.id in self.scan.channels else ()
+            if b"?" not in row.name or len(subjects) != 1:
+                continue
+            (subject,) = subjects
+            name, letters = row.name.decode(errors="replace"), subject.decode(errors="replace")
+            if (
+                name != letters
+                and len(name) == len(letters)
+                and all(one in ("?", other) for one, other in zip(name, letters, strict=True))
+            ):
+                self.tables.channels[place] = row._replace(name=subject)
+                lost = f"its charset lacks letters of the channel {escape(letters)}, written as {escape(name)}"
+                self.facts.flaws.append(f"{lost}; the name is that of the messages")
+
     def messages(self) -> Iterator[list[MessageRow]]:
         """Yields the rows of table Messages in the order of the dump, which is read again."""
         with self._opened() as read:
             dump = Dump(str(self.path), read, COLUMNS)
             for rows in dump.rows({DumpTable(self.schema, b"messages")}):
-                yield list(self._flawless(message_rows(rows), dump))
+                yield list(self._flawless(message_rows(rows, self._selection), dump))
 
 
 def _named(schemas: Sequence[bytes]) -> str:
@@ -148,12 +171,25 @@ class _Columns:
 
     def _text(self, content: bytes) -> bytes:
         """Returns text in UTF-8, as the server gets it."""
-        if self._charset == "utf-8":
+        if self._charset == "utf-8" or (not self._charset and _is_utf8(content)):
             return content
-        return content.decode(self._charset, "surrogateescape").encode("utf-8", "surrogateescape")
+        return content.decode(self._charset or "cp1252", "surrogateescape").encode("utf-8", "surrogateescape")
 
 
-def message_rows(rows: Rows) -> Iterator[MessageRow]:
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def message_rows(rows: Rows, selection: RowSelection | None = None) -> Iterator[MessageRow]:
+    chosen = _message_rows(rows)
+    return selection.of(chosen) if selection else chosen
+
+
+def _message_rows(rows: Rows) -> Iterator[MessageRow]:
     columns = _Columns(rows)
     places = [columns.place(each) for each in COLUMNS[b"messages"]]
     number, binary = rows.notation.integer, rows.notation.binary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +47,18 @@ class MessageRow(NamedTuple):
     timestamp: int | None  #: ns since 1970
     size: int | None
     data: bytes | None
+
+
+@dataclass(frozen=True)
+class RowSelection:
+    """Messages of some channels, or a range of one channel's sequences."""
+
+    ids: tuple[int, ...]  #: of the channels
+    first: int
+    last: int
+
+    def of(self, rows: Iterable[MessageRow]) -> Iterator[MessageRow]:
+        return (row for row in rows if row.id in self.ids and self.first <= row.seq <= self.last)
 
 
 class SubscriptionsRow(NamedTuple):

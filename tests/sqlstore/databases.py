@@ -58,11 +58,27 @@ class Database:
                 _run(*client, "-c", f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'", "postgres")
                 _run(*client, name, stdin=file)
 
-    def run(self, name: str, statement: str) -> None:
+    def client(self, name: str) -> list[str]:
+        """Returns the command that runs the statements of its input."""
         if self.driver == "mysql":
-            _run(program("mariadb"), "--no-defaults", "-h127.0.0.1", f"-P{self.port}", "-uroot", name, "-e", statement)
+            command = (program("mariadb"), "--no-defaults", "-h127.0.0.1", f"-P{self.port}", "-uroot", name)
         else:
-            _run(program("psql"), "-X", "-q", "-h127.0.0.1", f"-p{self.port}", "-Ustan", "-c", statement, name)
+            command = (program("psql"), "-X", "-q", "-h127.0.0.1", f"-p{self.port}", "-Ustan", name)
+        return list(map(str, command))
+
+    def run(self, name: str, statement: str) -> None:
+        _run(*self.client(name), "-e" if self.driver == "mysql" else "-c", statement)
+
+    @contextlib.contextmanager
+    def writing(self, name: str, statements: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Runs statements beside the block, at the end of which they are stopped."""
+        with statements.open("rb") as file:
+            process = subprocess.Popen(self.client(name), stdin=file, stdout=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(PATIENCE)
 
     @contextlib.contextmanager
     def started(self) -> Iterator[Database]:

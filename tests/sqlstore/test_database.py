@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from stantools.errors import NotAStoreError, StantoolsError
+from stantools.errors import NotAStoreError, StantoolsError, UsageError
 from stantools.sqlstore.address import is_address, parse_address
 from stantools.sqlstore.database import DatabaseReader
+from stantools.sqlstore.tables import RowSelection
 from tests.sqlstore.cases import CASES, expected, opened
 from tests.sqlstore.databases import Database, available
 
@@ -37,6 +38,21 @@ def test_addresses_are_shown_without_their_password(text: str, shown: str) -> No
     assert address.password
     assert address.password not in repr(address)
     assert not {"readTimeout", "writeTimeout"} & {name for name, _ in address.parameters}
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "words"),
+    [
+        ("u:pw9@tcp(h:3306)/db", "postgres", "mysql://u@h/db: is an address of mysql, not of postgres"),
+        ("postgres://u:pw9@h/db", "mysql", "is an address of postgres, not of mysql"),
+        ("mysql://u:pw9@h:99999/db", None, "not a number up to 65535"),
+        ("somewhere", None, "neither a URL nor"),
+    ],
+)
+def test_addresses_that_are_wrong_are_refused(text: str, driver: str | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as raised:
+        parse_address(text, driver)
+    assert "pw9" not in str(raised.value) + raised.value.remedy
 
 
 @pytest.fixture(scope="module", params=["mysql", "postgres"])
@@ -88,6 +104,59 @@ def test_a_snapshot_does_not_change(database: Database, golden_sql: Path) -> Non
         messages = sum(len(rows) for rows in live.messages())
         assert before
         assert messages == sum(each.rows for each in live.scan.channels.values()) > 4
+    finally:
+        live.close()
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_consistent_while_a_writer_runs(database: Database, tmp_path: Path) -> None:
+    tables = tmp_path / "tables.sql"
+    tables.write_text(
+        "CREATE TABLE Channels (id INT, name CHAR(9), maxseq INT, maxmsgs INT, maxbytes INT, maxage INT, deleted INT);"
+        "CREATE TABLE Messages (id INT, seq BIGINT, timestamp BIGINT, size INT, data VARCHAR(99));"
+        "INSERT INTO Channels VALUES (1, 'c', 0, 0, 0, 0, 0);"
+    )
+    database.load("written", tables)
+    steps = tmp_path / "steps.sql"
+    with steps.open("w") as file:
+        for seq in range(1, 20_001):
+            message = f"INSERT INTO Messages VALUES (1, {seq}, {seq}, 1, 'x')"
+            file.write(f"BEGIN; {message}; UPDATE Channels SET maxseq = {seq}; COMMIT;\n")
+    seen: set[int] = set()
+    with database.writing("written", steps) as writer:
+        while writer.poll() is None and len(seen) < 8:
+            live = reader(database, "written")
+            try:
+                (channel,) = live.tables.channels
+                rows = [row.seq for part in live.messages() for row in part]
+                assert rows == list(range(1, channel.maxseq + 1))
+                seen.add(channel.maxseq)
+            finally:
+                live.close()
+    assert len(seen) > 1
+
+
+@pytest.mark.slow
+def test_a_selection_reads_only_its_messages(database: Database, golden_sql: Path) -> None:
+    database.load("chosen", golden_sql / f"{database.driver[0]}_durables" / "dump.sql")
+    live = DatabaseReader(parse_address(database.url("chosen")), RowSelection((1,), 3, 7))
+    try:
+        assert [(row.id, row.seq) for rows in live.messages() for row in rows] == [(1, seq) for seq in range(3, 8)]
+        assert list(live.scan.channels) == [1]
+    finally:
+        live.close()
+
+
+@pytest.mark.slow
+def test_tables_of_another_program_are_named(database: Database, tmp_path: Path) -> None:
+    tables = tmp_path / "tables.sql"
+    tables.write_text("CREATE TABLE Channels (id INT, title INT);CREATE TABLE Messages (id INT, text INT);")
+    database.load("forum", tables)
+    live = reader(database, "forum")
+    try:
+        for read in (lambda: live.tables, lambda: live.scan):
+            with pytest.raises(NotAStoreError, match=r"has no column (name|seq): it is that of another program"):
+                read()
     finally:
         live.close()
 

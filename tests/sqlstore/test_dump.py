@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,11 @@ def test_tables_of_other_programs_in_other_databases_do_not_matter(golden_sql: P
         ("CREATE TABLE `Messages` (`id` int);\n".encode("utf-16"), StoreUnreadableError, "re-encoded as UTF-16"),
         (b"-- dump\nCREATE TABLE Messages (a int);INSERT INTO Messages VALUES (1);", StoreUnreadableError, "no column"),
         (b"PGDMP\x01\x0e", NotAStoreError, "custom format"),
+        (
+            b"toc.dat".ljust(257, b"\0") + b"ustar".ljust(255, b"\0"),
+            NotAStoreError,
+            "dump of pg_dump in its tar format",
+        ),
         (b"SQLite format 3\0", NotAStoreError, "SQLite"),
     ],
 )
@@ -129,6 +135,54 @@ def test_other_files_are_named(content: bytes, kind: type[Exception], words: str
     path.write_bytes(content)
     with pytest.raises(kind, match=words):
         open_source(path)
+
+
+def test_a_directory_of_pg_dump_is_named(tmp_path: Path) -> None:
+    (tmp_path / "toc.dat").write_bytes(b"PGDMP\x01\x0e")
+    for path in (tmp_path, tmp_path / "toc.dat"):
+        with pytest.raises(NotAStoreError, match="in its directory format") as raised:
+            open_source(path)
+        assert f"pg_restore -f {tmp_path.name}.sql {tmp_path}" in raised.value.remedy
+
+
+@pytest.mark.parametrize("case", ["m_durables", "p_durables"])
+def test_line_breaks_of_windows_do_not_matter(golden_sql: Path, case: str, tmp_path: Path) -> None:
+    content = (golden_sql / case / "dump.sql").read_bytes()
+    dump = tmp_path / "dump.sql"
+    dump.write_bytes(content.replace(b"\n", b"\r\n"))
+    found, wanted = opened(dump), opened(golden_sql / case / "dump.sql")
+    assert not found.reader.flaws
+    assert found.tables == wanted.tables
+    assert list(chain.from_iterable(found.reader.messages())) == list(chain.from_iterable(wanted.reader.messages()))
+    dump.write_bytes(content.replace(b"\n", b"\r\n")[:-200])
+    assert opened(dump).reader.flaws
+
+
+def test_names_are_read_in_a_charset_that_lacks_their_letters(golden_sql: Path, tmp_path: Path) -> None:
+    content = (golden_sql / "m_utf8_names" / "dump.sql").read_bytes()
+    wanted = opened(golden_sql / "m_utf8_names" / "dump.sql")
+    names = {row.name.decode() for row in wanted.tables.channels}
+    begin = content.index(b"INSERT INTO `Channels`")
+    end = content.index(b";\n", begin)
+    rows = content[begin:end].decode().encode("cp1252", "replace")
+    dump = tmp_path / "dump.sql"
+    lost = sum(name.encode("cp1252", "replace").decode("cp1252") != name for name in names)
+    assert lost
+    for charset in (b"latin1", b""):
+        head = content[:begin].replace(
+            b"SET NAMES utf8mb4", b"SET NAMES latin1" if charset else b"SET TIME_ZONE='+00:00'"
+        )
+        dump.write_bytes(head + rows + content[end:])
+        found = opened(dump)
+        assert {row.name.decode() for row in found.tables.channels} == names
+        assert len([each for each in found.reader.flaws if "its charset lacks letters" in each]) == lost
+
+
+def test_a_schema_that_is_not_there_is_named(golden_sql: Path, tmp_path: Path) -> None:
+    for case, remedy in (("m_basic", "leave ?schema= out"), ("p_basic", "its schemas are: public")):
+        with pytest.raises(UsageError, match="no schema nope") as raised:
+            open_source(Path(f"{golden_sql / case / 'dump.sql'}?schema=nope"))
+        assert remedy in raised.value.remedy
 
 
 def test_a_changed_row_is_a_flaw_and_the_rest_is_read(golden_sql: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError, UsageError
 from stantools.install_hints import install_command
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
-from stantools.pipeline.tables.model import STORE_TABLES, FailedRead, Mode, SlicePiece, TableName
+from stantools.pipeline.tables.model import STORE_TABLES, FailedRead, Mode, SlicePiece, SqlPart, TableName
 from stantools.pipeline.tables.option_texts import listed
 
 if TYPE_CHECKING:
@@ -270,6 +270,8 @@ class Export:
         work = (part for split in self.plan.splits for part in split.parts)
         if not options.channels or any(isinstance(part, SlicePiece) or part.channel is not None for part in work):
             return
+        if any(isinstance(part, SqlPart) for split in self.plan.splits for part in split.parts):
+            raise options.no_channel()
         from stantools.pipeline.tables.discovery import discover
 
         # They may match, and the bounds exclude everything.

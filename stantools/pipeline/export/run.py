@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import StoreUnwritableError
+from stantools.escaping import known
 from stantools.pipeline.export import targets, text
 from stantools.pipeline.export.export_layout import TEXTS, ExportedPart, ExportLayout, Result, WrittenFile
 from stantools.pipeline.export.parts import write_part
@@ -33,6 +34,7 @@ from stantools.pipeline.tables.model import ReadCounter, Split
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.progress import Progress
+from stantools.sqlstore.address import without_password
 from stantools.store.durable import fsync_directory, fsync_file, writing
 from stantools.work import GivenUpError, ThreadWork, Work, each
 
@@ -192,7 +194,7 @@ def export_to_stream(
 def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
     layout, bounds = result.layout, options.bounds
     return {
-        "stores": list(options.paths),
+        "stores": [known(without_password(path)) for path in options.paths],
         **layout.as_json(),
         "selection": {
             "channels": list(options.channels),

@@ -184,6 +184,5 @@ def _texts(
         elif value is not None:
             values[spark_name(name)] = spark_text(value)
     if paths:
-        absolute = [str(path) if "://" in str(path) else os.path.abspath(path) for path in paths]  # noqa: PTH100
-        values["paths"] = json.dumps(absolute)
+        values["paths"] = json.dumps(TableOptions(()).of([str(path) for path in paths]).paths)
     return values

@@ -16,6 +16,7 @@ from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.option_texts import SIZE, GivenOptions, names_of, spark_option
 from stantools.pipeline.tables.schema import column_names, schema_of
+from stantools.pipeline.tables.sql_parts import check_password
 from stantools.pipeline.tables.table_options import TableOptions, check_columns, table_options
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def source_options(values: Mapping[str, str]) -> TableOptions:
     """Parses the options of a batch read or of a stream, ignoring those of streams."""
     passed_over = {name.lower() for name in STREAM_OPTIONS}
     options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
+    for path in options.paths:
+        check_password(path)
     return replace(absolute(options), partitions=options.partitions or os.cpu_count() or 1)
 
 

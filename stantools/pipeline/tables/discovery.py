@@ -248,7 +248,10 @@ def discover(
 
 def absolute(options: TableOptions) -> TableOptions:
     """Returns the options with absolute local paths: on a cluster every process has its own working directory."""
-    paths = (path if is_remote(path) else os.path.abspath(local_path(path)) for path in options.paths)  # noqa: PTH100
+    paths = (
+        path if is_remote(path) or is_address(path) else os.path.abspath(local_path(path))  # noqa: PTH100
+        for path in options.paths
+    )
     return replace(options, paths=tuple(paths))
 
 

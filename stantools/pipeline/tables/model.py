@@ -15,6 +15,7 @@ from stantools.escaping import known
 
 if TYPE_CHECKING:
     from stantools.errors import StantoolsError
+    from stantools.sqlstore.tables import RowSelection
     from stantools.store.directory import SliceFiles
     from stantools.work import WorkFailure
 
@@ -142,6 +143,20 @@ class StreamPart:
 
 
 @dataclass(frozen=True)
+class SqlPart:
+    """Channels of a SQL store, of which a task makes a private file store."""
+
+    path: str  #: of a dump, or the address of a database
+    channels: tuple[str, ...]
+    rows: RowSelection | None  #: the messages; None for all of the channels
+    cost: int  #: bytes of the messages
+
+    @property
+    def channel(self) -> str | None:
+        return self.channels[0] if self.channels else None
+
+
+@dataclass(frozen=True)
 class FailedRead:
     """Something that cannot be read, or that a job failed on; the rest is done."""
 
@@ -165,7 +180,7 @@ class FailedRead:
         return {"path": self.path, "message": self.message, "remedy": self.remedy}
 
 
-Part = SlicePiece | StorePart | StreamPart | FailedRead
+Part = SlicePiece | StorePart | StreamPart | SqlPart | FailedRead
 
 
 @dataclass(frozen=True)

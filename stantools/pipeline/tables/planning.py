@@ -23,12 +23,14 @@ from stantools.pipeline.tables.model import (
     ReadCounter,
     SlicePiece,
     Split,
+    SqlPart,
     StorePart,
     StoreRef,
     StreamPart,
     TableName,
 )
 from stantools.pipeline.tables.slice_pieces import split_slice
+from stantools.pipeline.tables.sql_parts import is_sql_store, sql_parts
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.ranges import Bounds
@@ -70,9 +72,16 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> ReadPlan:
     """
     if options.table is TableName.STREAM_MESSAGES:
         return _plan_streams(options)
-    stores, missing = discover(options)
+    sql = [path for path in options.paths if is_sql_store(path)]
+    files = replace(options, paths=tuple(path for path in options.paths if path not in sql))
+    stores, missing = discover(files) if files.paths else ([], [])
     unreadable = list(missing)
     parts: list[Part] = []
+    for path in sql:
+        parts += sql_parts(path, options)
+    unreadable += [part for part in parts if isinstance(part, FailedRead)]
+    if unreadable and (options.mode is Mode.FAILFAST or not (stores or any(isinstance(p, SqlPart) for p in parts))):
+        raise StoreUnreadableError(unreadable[0].message, unreadable[0].remedy)
     for store in stores:
         for part in _parts(store, options):
             if isinstance(part, FailedRead):

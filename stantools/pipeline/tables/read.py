@@ -24,16 +24,20 @@ from stantools.pipeline.tables.model import (
     ReadCounter,
     SlicePiece,
     Split,
+    SqlPart,
     StorePart,
     TableName,
     plain_text,
 )
+from stantools.pipeline.tables.planning import plan
+from stantools.pipeline.tables.sql_parts import opened_part
 from stantools.pipeline.tables.storetables import (
     READERS,
     KnownClients,
     LocalPart,
     Row,
     batches,
+    finding_row,
     int64,
     unreadable_finding,
 )
@@ -55,7 +59,10 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     Other columns and batch sizes than those of the plan are allowed. Raises `StoreUnreadableError` for damage in
     mode FAILFAST, `StoreUnwritableError` if the copy of a remote file cannot be written.
     """
-    if options.table is TableName.STREAM_MESSAGES:
+    if any(isinstance(each, SqlPart) for each in split.parts):
+        for part in split.parts:
+            yield from _sql(part, options) if isinstance(part, SqlPart) else read_split(Split((part,)), options)
+    elif options.table is TableName.STREAM_MESSAGES:
         from stantools.pipeline.tables.stream_messages import read_streams
 
         yield from read_streams(split, options, counter)
@@ -63,6 +70,21 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
         yield from gathered(_messages(split, options, counter), options)
     else:
         yield from batches(_rows(split, options), options)
+
+
+def _sql(part: SqlPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Reads a part of a SQL store: findings of the store itself, all else by a private copy of its rows."""
+    from stantools.inspection.sql_inspection import verify_sql
+
+    with opened_part(part, options) as source:
+        if options.table is TableName.FINDINGS:
+            assert source.sql
+            found = verify_sql(source.sql, part.channels).findings
+            yield from batches((finding_row(source.shown, each) for each in found), options)
+            return
+        inside = replace(options, paths=(str(source.store().path),), channels=part.channels, partitions=1)
+        for split in plan(inside).splits:
+            yield from read_split(split, inside)
 
 
 def _messages(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:

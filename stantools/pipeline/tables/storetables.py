@@ -284,14 +284,14 @@ def _clients(local_part: LocalPart) -> Iterator[Row | FailedRead]:
 def _findings(local_part: LocalPart) -> Iterator[Row]:
     """Yields the findings of a store's root, of a channel, or of a slice without a store."""
     for each in _found(local_part):
-        yield _finding_row(local_part.part.store.root, each)
+        yield finding_row(local_part.part.store.root, each)
 
 
 def unreadable_finding(part: FailedRead) -> Row:
-    return _finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
+    return finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
 
 
-def _finding_row(root: str, each: Finding) -> Row:
+def finding_row(root: str, each: Finding) -> Row:
     """Returns the row of a finding; commands in its remedy name this store, unless they cannot read it."""
     names: dict[str, str] = {}
     if not is_remote(root):

@@ -90,8 +90,15 @@ class TableOptions:
     batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="maximum rows of an Arrow batch"))
     batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="approximate payload bytes of an Arrow batch"))
     storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec by name
-    sql_driver: str | None = None  #: as in `ReadOptions`
-    sql_password: Secret = Secret()
+    sql_driver: str | None = spark_option(
+        None, sqlDriver=Option(help="driver of a database that is named as in -sql_source: mysql or postgres")
+    )
+    #: The password of a database, looked up where it is read.
+    sql_password: Secret = spark_option(
+        Secret(),
+        sqlPasswordEnv=Option(help="the variable that holds the password of a database where the tasks run"),
+        sqlPasswordFile=Option(help="the file that holds the password of a database where the tasks run"),
+    )
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
         """Returns the options for some stores: paths, patterns or URLs; relative paths become absolute."""
@@ -122,6 +129,7 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         paths=_paths(given),
         bounds=_bounds(given),
         key=given.secret("encryptionKey"),
+        sql_password=given.secret("sqlPassword"),
         storage=tuple(sorted(storage.items())),
     )
     options = fitting(options)

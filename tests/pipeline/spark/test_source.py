@@ -41,6 +41,7 @@ from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402
 from stantools.pipeline.tables.schema import schema_of  # noqa: E402
 from tests.pipeline.conftest import TEST_CONF, skip_without_spark  # noqa: E402
+from tests.sqlstore.cases import expected  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -329,3 +330,17 @@ def test_spark_finds_the_formats_that_are_installed(store: Path) -> None:
     count, problem = done.stdout.split("\n", 1)
     assert count == str(len(CHANNELS) * MESSAGES), done.stderr
     assert "messages need the columns channel, seq, data" in problem  # the sink is there, and says what it lacks
+
+
+def test_a_dump_of_a_sql_store_is_a_table(spark: SparkSession, golden_sql: Path) -> None:
+    dump = str(golden_sql / "p_durables" / "dump.sql")
+    facts = expected(golden_sql, "p_durables")["rows"]
+    frame = read(spark, dump).where("status = 'ok'")
+    counts = {row["channel"]: row["count"] for row in frame.groupBy("channel").count().collect()}
+    names = {each["id"]: each["name"] for each in facts["Channels"]}
+    assert counts == {
+        names[each["id"]]: sum(last - first + 1 for first, last in each["intact"]) for each in facts["Messages"]
+    }
+    assert {row["store"] for row in frame.select("store").distinct().collect()} == {dump}
+    with pytest.raises(UsageError, match="postgres://u@h/db: Spark would write the password"), clear_errors():
+        spark.read.format("stan").load("postgres://u:secret@h/db")
