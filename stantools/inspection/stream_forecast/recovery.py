@@ -21,7 +21,7 @@ from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBl
 from stantools.inspection.stream_forecast.changes import DirectoryChanges
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.blocks import strict_content
@@ -153,7 +153,7 @@ class RecoveredStream:
         path = self.folder / "index.db"
         if not self.rules.index_version or not path.is_file() or self.moved:
             return nothing
-        with mapped(path) as raw:
+        with self.stream.mapped(path) as raw:
             data = bytes(raw)
         known: KnownStream | None = None
         line, drops = "", True
@@ -241,7 +241,7 @@ class RecoveredStream:
         """The records of a block as its file is now; StoreUnreadableError and ArchiveError if it cannot be read."""
         path = (self.moved or self.folder) / f"{block.number}.blk"
         key = self.stream.block_key(BlockFile(block.number, path, MESSAGES))
-        with mapped(path, sequential=True) as raw:
+        with self.stream.mapped(path, sequential=True) as raw:
             data: Buffer | bytes = raw
             if block.size != len(raw):
                 data = bytes(raw[: block.size]).ljust(block.size, b"\0")

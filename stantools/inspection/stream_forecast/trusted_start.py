@@ -80,7 +80,7 @@ def has_whole_blocks(stream: StoredStream, progress: Progress) -> bool:
     for block in stream.blocks:
         key = highwayhash.block_key(stream.name, block.number)
         try:
-            with mapped(block.path, sequential=True) as data:
+            with stream.mapped(block.path, sequential=True) as data:
                 if kernels.end_of_records(data, key) != len(data):
                     return False
                 progress(len(data))
