@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, NotPermittedError
-from stantools.escaping import shell_word
+from stantools.escaping import beside, shell_word
 from stantools.sources.source import (
     NO_ACCOUNT,
     Capability,
@@ -86,6 +86,11 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
         f"`stantools info {shell_word(str(path))}` shows its streams; a server opens a copy of it: "
         f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
     )
+    if "one stream" in what and not (root / path.absolute().relative_to(root).parts[0] / "streams").is_dir():
+        word = shell_word(str(path))  # it lies where no server looks for it
+        remedy = (
+            f"`stantools salvage {word} --out {shell_word(str(beside(path, 'salvaged')))}` writes a store directory"
+        )
     return RecognisedPath(JETSTREAM, path, what, remedy)
 
 
@@ -167,7 +172,7 @@ def _check_permitted(
 ) -> NotPermittedError | None:
     """Returns the error that names what this user may not read of some streams and groups."""
     whole = not streams or streams[0].path.is_relative_to(found.path)
-    places = (each.path for each in (*streams, *groups))
+    places = [*(each.path for each in streams), *(each.path for each in groups)]
     inside = (directory for place in places for directory in directories_below(place))
     try:
         check_permitted(found.path if whole else streams[0].path, (), (*_closed_around(found.path), *inside))

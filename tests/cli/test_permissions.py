@@ -214,7 +214,10 @@ def test_guard_starts_no_server_that_cannot_read_its_store(streams: Path, as_oth
     started = []
     monkeypatch.setattr("stantools.cli.guard._become", lambda _program, command: started.append(Path.cwd()))
     place = streams.parent.parent
-    for closed, store in (("store/orders/msgs.1.dat", "store"), ("nats/jetstream/ACME/streams/ORDERS/meta.inf", "nats")):
+    for closed, store in (
+        ("store/orders/msgs.1.dat", "store"),
+        ("nats/jetstream/ACME/streams/ORDERS/meta.inf", "nats"),
+    ):
         (place / closed).chmod(0o600)
         done = as_other("guard", store, *more, "--", "echo")
         assert done.code == 3 and closed.split("/", 1)[1] in done.err, done.err
