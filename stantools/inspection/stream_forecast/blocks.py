@@ -81,11 +81,8 @@ def rebuild_records(data: Buffer | bytes, key: bytes) -> RebuiltRecords:
         batch, position, flaw = RecordBatch.read(data, position, key)
         parts.append(batch)
         hashes.append(batch.subject_hashes())
-        if len(batch) > _FEW_ROWS:
-            rows = np.unique(hashes[-1], return_index=True)[1].tolist()
-        else:
-            rows = range(len(batch))
-        for row in rows:
+        many = len(batch) > _FEW_ROWS
+        for row in np.unique(hashes[-1], return_index=True)[1].tolist() if many else range(len(batch)):
             if (subject := int(hashes[-1][row])) not in subjects:
                 subjects[subject] = batch.subject(row)
         if flaw not in (RecordFlaw.FULL, RecordFlaw.NONE):

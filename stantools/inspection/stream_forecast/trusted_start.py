@@ -12,7 +12,6 @@ from typing import Final
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
-from stantools.store.mapping import mapped
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, PURGED, PURGING, ArchiveError
