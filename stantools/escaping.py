@@ -112,6 +112,7 @@ def beside(path: Path, suffix: str) -> Path:
     if path.name in ("", ".."):  # the current directory, or one above
         path = path.resolve()
     path = path if path.name else Path("store")  # the root directory has no siblings
+    path = next((each for each in path.parents if each.is_file()), path)  # nothing can be beside a part of an archive
     names = (f"{path.name}.{suffix}{number}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next((new for name in names if not os.path.lexists(new := path.with_name(name))), path)
 

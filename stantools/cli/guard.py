@@ -90,8 +90,9 @@ def command(
     The version is that of COMMAND if its name contains nats-server, as `COMMAND --version` tells; otherwise as for
     `stantools forecast`.
 
-    Exit code 0: without COMMAND, a start destroys nothing. 2: COMMAND or DIR is none. 3: the copy cannot be written. 4:
-    the start would destroy something, or DIR is in use. In these cases COMMAND was not run; otherwise it is COMMAND's.
+    Exit code 0: without COMMAND, a start destroys nothing. 2: COMMAND or DIR is none. 3: DIR may not be read, or the
+    copy cannot be written. 4: the start would destroy something, or DIR is in use. In these cases COMMAND was not run;
+    otherwise it is COMMAND's.
     """
     from stantools.sources.door import recognise
 
@@ -134,9 +135,6 @@ def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
     except NotAStoreError as problem:
         console.warning(f"guard: nothing was checked: {problem.message}")
         return None
-    except NotPermittedError as problem:
-        console.warning(f"guard: nothing was checked: {problem.message}", problem.remedy)
-        return None
     return source
 
 
@@ -176,6 +174,7 @@ def _guard(source: Source, guard: GuardOptions, server: AnyStartOptions, command
     from stantools.inspection.start_check import StartCheck
 
     check = StartCheck()
+    check.unchecked += source.flaws
     _run_check(source, check, guard, server, command)
     shown = escape(str(source.path))
     for text in (*check.unread, *check.effects):
@@ -227,6 +226,8 @@ def _run_check(
                 check.unchecked.append(f"{escape(str(source.path))} {source.found.sentence}")
     except _TimeIsUp:
         check.interrupted(streams.pending_names() if streams else ())
+    except NotPermittedError:
+        raise
     except StoreUnreadableError as problem:
         check.unchecked.append(problem.message)
     except StoreChangedError as problem:

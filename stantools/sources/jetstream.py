@@ -6,13 +6,13 @@ Layout and names: jetstream-store.md sections 1, 11 and 12.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from stantools.errors import NotAStoreError
-from stantools.escaping import shell_word
+from stantools.errors import NotAStoreError, NotPermittedError
+from stantools.escaping import beside, shell_word
 from stantools.sources.source import (
     NO_ACCOUNT,
     Capability,
@@ -25,12 +25,21 @@ from stantools.sources.source import (
     names_in,
 )
 from stantools.sources.store_search import MAX_DIRECTORIES, DirectoryNames
+from stantools.store.directory import subject_matches
+from stantools.store.names import is_system_name
+from stantools.store.permissions import check_permitted, directories_below, is_closed
+
+if TYPE_CHECKING:
+    from stantools.streamfiles.directory import StoredStream
+    from stantools.streamfiles.raft_group import RaftGroup
 
 FOLDER: Final = "jetstream"
 SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
 #: files of a stream without which its blocks cannot be read
 META_FILES: Final = ("meta.inf", "meta.sum", "meta.key")
+#: directories from the folder of several nodes down to a stream
+_LEVELS: Final = 5
 _BACKUP_USES: Final = frozenset(
     {
         *(Capability.OVERVIEW, Capability.SURVEY, Capability.MESSAGES, Capability.SUBSCRIPTIONS),
@@ -64,9 +73,11 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
             _holds_streams(path / FOLDER / FOLDER / each / "streams") for each in names_in(path / FOLDER / FOLDER) or ()
         )
         if not nested and not any(_holds_streams(each / "streams") for each in accounts):
+            _check_around(path, names)
             return None
         what, root = "", path.absolute() / FOLDER
     else:
+        _check_around(path, names)
         return None
     if SYSTEM in (names_in(root) or ()) and not what and root in (path.absolute(), path.absolute() / FOLDER):
         what = " and one node of a cluster"
@@ -75,6 +86,11 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
         f"`stantools info {shell_word(str(path))}` shows its streams; a server opens a copy of it: "
         f"`mkdir {copy} && cp -a {place} {copy}/jetstream && stan-broker -js -sd {copy}`, or a nats-server with -sd"
     )
+    if "one stream" in what and not (root / path.absolute().relative_to(root).parts[0] / "streams").is_dir():
+        word = shell_word(str(path))  # it lies where no server looks for it
+        remedy = (
+            f"`stantools salvage {word} --out {shell_word(str(beside(path, 'salvaged')))}` writes a store directory"
+        )
     return RecognisedPath(JETSTREAM, path, what, remedy)
 
 
@@ -131,6 +147,48 @@ def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
                 yield from stream_places(path / each)
 
 
+def _closed_around(path: Path, levels: int = _LEVELS) -> Iterator[Path]:
+    """Yields the directories around streams that this user may not list."""
+    if is_closed(path):
+        yield path
+        return
+    names = names_in(path) or set()
+    if not levels or path.name == "streams" or names & {"meta.inf", "msgs"}:
+        return
+    inner = names & {FOLDER} or names & {"streams"} or names
+    for each in sorted(inner)[:MAX_DIRECTORIES]:
+        if not is_system_name(each) and (path / each).is_dir():
+            yield from _closed_around(path / each, levels - 1)
+
+
+def _check_around(path: Path, names: Collection[str]) -> None:
+    """Raises NotPermittedError if what seems to be a store directory has directories that may not be listed."""
+    if FOLDER in (path.absolute().name, *names):
+        check_permitted(path, (), _closed_around(path))
+
+
+def _check_permitted(
+    found: RecognisedPath, streams: Sequence[StoredStream], groups: Sequence[RaftGroup]
+) -> NotPermittedError | None:
+    """Returns the error that names what this user may not read of some streams and groups."""
+    whole = not streams or streams[0].path.is_relative_to(found.path)
+    places = [*(each.path for each in streams), *(each.path for each in groups)]
+    inside = (directory for place in places for directory in directories_below(place))
+    try:
+        check_permitted(found.path if whole else streams[0].path, (), (*_closed_around(found.path), *inside))
+    except NotPermittedError as problem:
+        return problem
+    return None
+
+
+def _is_named(stream: StoredStream, name: str) -> bool:
+    return subject_matches(name, stream.name) or name == f"{stream.account}/{stream.name}"
+
+
+def _is_open(place: Path) -> bool:
+    return not any(map(is_closed, directories_below(place)))
+
+
 @dataclass(frozen=True)
 class ListedStreams:
     """JetStream directories among listed ones."""
@@ -180,21 +238,44 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
     from stantools.streamfiles.raft_group import RaftGroup
     from stantools.streamfiles.sealing import ServerKeys
 
+    accepts = request.read_options.accept_unreadable
     keys = (request.read_options.encryption_key,) if request.read_options.encryption_key else ()
     nodes = {each.name: each for each in node_places(found.path)} or {"": found.path}
     places = [(node, *place) for node, path in nodes.items() for place in stream_places(path)]
     names = tuple(dict.fromkeys(place.name.removeprefix(".") for _, _, place in places))
     streams = tuple(
-        StoredStream(place, account, ServerKeys(keys, account) if keys else None, other_names=names, node=node)
+        StoredStream(
+            place,
+            account,
+            ServerKeys(keys, account) if keys else None,
+            other_names=names,
+            node=node,
+            accept_unreadable=accepts,
+        )
         for node, account, place in places
     )
-    groups = tuple(RaftGroup(place, node, keys) for node, path in nodes.items() for place in group_places(path))
+    groups = tuple(
+        RaftGroup(place, node, keys, accept_unreadable=accepts)
+        for node, path in nodes.items()
+        for place in group_places(path)
+    )
+    wanted = request.channels or (">",)
+    chosen = [each for each in streams if any(_is_named(each, name) for name in wanted)]
+    flaws = []
+    if problem := _check_permitted(found, chosen, groups):
+        if not accepts:
+            raise problem
+        streams = tuple(each for each in streams if _is_open(each.path))
+        groups = tuple(each for each in groups if _is_open(each.path))
+        if not streams and not groups:
+            raise problem
+        flaws.append(f"{problem.message}: left out, so their content is not checked")
     if not streams and not groups:
         raise NotAStoreError(
             f"{found.path}: {found.sentence}, without a stream or a Raft group in it",
             "look for its streams in copies and backups; a server that starts on it begins anew",
         )
-    return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups)
+    return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups, flaws=flaws)
 
 
 def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:

@@ -44,6 +44,18 @@ def _not_permitted(root: Path, files: Iterable[Path | None], directories: Iterab
             yield from sorted(Path(each.path) for each in entries if _may_be_file(each) and is_refused(each.path))
 
 
+def directories_below(place: Path) -> Iterator[Path]:
+    """Yields a directory and all directories in it, as far as they can be listed."""
+    yield place
+    for folder, names, _ in os.walk(place):
+        yield from (Path(folder, each) for each in names)
+
+
+def is_closed(directory: Path) -> bool:
+    """Returns whether this user may not find the files of a directory."""
+    return is_refused(directory, _LIST_PERMISSION)
+
+
 def refusal(place: Path, refused: list[Path], *, optional: bool = False) -> NotPermittedError:
     """Returns the error that names unreadable files, their owners, and how to read them."""
     owners = sorted({owner_of(path) for path in refused})

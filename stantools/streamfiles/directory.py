@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
-from stantools.store.mapping import mapped
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.permissions import refusal
 from stantools.streamfiles import highwayhash, s2
 from stantools.streamfiles.blocks import BlockContent, block_content
 from stantools.streamfiles.flaws import FileFlaw, FlawKind
@@ -57,6 +58,7 @@ class StoredStream:
     _keys: dict[str, AssetKey | None] = field(default_factory=dict, init=False, repr=False)  #: of blocks, by key file
     node: str = ""  #: name of its node, if there are several
     hashed_as: str = ""  #: name by which its files were hashed, if the directory was renamed
+    accept_unreadable: bool = False  #: a file that the user is not permitted to read counts as damaged
 
     @cached_property
     def name(self) -> str:
@@ -80,10 +82,21 @@ class StoredStream:
         path = self.path / file
         if not path.exists():
             return None
-        with mapped(path) as buffer:
+        with self.mapped(path) as buffer:
             if len(buffer) > limit:
                 raise StoreUnreadableError(f"{path}: has {len(buffer)} bytes, at most {limit} are expected")
             return bytes(buffer)
+
+    @contextmanager
+    def mapped(self, path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
+        """Maps one of its files; NotPermittedError if the user may not read it, unless that is accepted."""
+        try:
+            with mapped(path, sequential=sequential) as buffer:
+                yield buffer
+        except NotPermittedError as problem:
+            if not self.accept_unreadable:
+                raise
+            raise StoreUnreadableError(problem.message) from problem
 
     # Configuration
 
@@ -232,7 +245,7 @@ class StoredStream:
     def content(self, block: BlockFile) -> Iterator[BlockContent]:
         """The content of a block; StoreUnreadableError if it cannot be read."""
         key = self.block_key(block)
-        with mapped(block.path, sequential=True) as raw:
+        with self.mapped(block.path, sequential=True) as raw:
             if key is None and self.encrypted and block.path.with_name(f"{block.number}.key").exists():
                 yield BlockContent(b"", encrypted=True, sealed=True)
             else:
@@ -241,7 +254,7 @@ class StoredStream:
     def tail(self, block: BlockFile) -> bytes:
         """The last 8 bytes of a block, the hash of its last record; empty if it cannot be read."""
         try:
-            with mapped(block.path) as raw:
+            with self.mapped(block.path) as raw:
                 if asset := self.block_key(block):
                     if len(raw) > s2.MAX_CONTENT:
                         return b""  # no server writes such a block
@@ -357,6 +370,6 @@ def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except PermissionError as error:
-        raise NotPermittedError(f"{folder}: cannot be read: {error.strerror}") from error
+        raise refusal(folder, [folder]) from error
     except OSError:
         return []

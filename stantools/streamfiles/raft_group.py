@@ -63,6 +63,7 @@ class RaftGroup:
     node: str  #: name of the node, "" if there is one alone
     keys: tuple[bytes, ...] = ()  #: the server's encryption keys
     flaws: list[str] = field(default_factory=list)
+    accept_unreadable: bool = False  #: a file that the user is not permitted to read counts as damaged
 
     @property
     def name(self) -> str:
@@ -70,7 +71,8 @@ class RaftGroup:
 
     @cached_property
     def directory(self) -> StoredStream:
-        return StoredStream(self.path, self.name, ServerKeys(self.keys, self.name) if self.keys else None)
+        keys = ServerKeys(self.keys, self.name) if self.keys else None
+        return StoredStream(self.path, self.name, keys, accept_unreadable=self.accept_unreadable)
 
     @cached_property
     def asset(self) -> tuple[str, str, str]:

@@ -313,7 +313,7 @@ class StreamSurvey:
         last = 0
         for block in (*self.blocks, *self.others):
             chosen = block.sequences & (self.intact if wanted is None else wanted)
-            if chosen.first <= last:
+            if chosen and chosen.first <= last:
                 chosen = chosen - Ranges.union(each for each, _ in parts if each.last >= chosen.first)
             if chosen:
                 parts.append((chosen, block))

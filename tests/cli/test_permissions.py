@@ -120,6 +120,110 @@ def test_whatever_is_closed(place: Path, as_other, what: str, verb: str) -> None
     assert entries(place) == before
 
 
+@pytest.fixture
+def streams(place: Path, golden_jetstream: Path) -> Path:
+    """The store directory of a nats-server beside the store, with two accounts."""
+    shutil.copytree(golden_jetstream / "ok_accounts15" / "store", place / "nats")
+    for path in ((place / "nats"), *(place / "nats").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (place / "nats/jetstream/ACME/streams/ORDERS/obs").mkdir(exist_ok=True)
+    return place / "nats/jetstream"
+
+
+STREAM_VERBS = [
+    ("doctor", "nats"),
+    ("nats",),
+    ("verify", "nats"),
+    ("forecast", "nats"),
+    ("info", "nats"),
+    ("subs", "nats"),
+    ("messages", "nats", "ACME/ORDERS"),
+    ("salvage", "nats", "--out", "new"),
+    ("salvage", "nats", "--dry-run"),
+    ("repair", "nats", "--in-place", "--yes"),
+    ("guard", "nats"),
+    ("migrate", "plan", "nats", "--out", "new"),
+    ("report", "nats", "--html", "page.html"),
+    ("diff", "nats", "nats"),
+    ("stats", "nats"),
+    ("merge", "nats", "nats", "--out", "new"),
+    ("export", "nats", "--to", "new.ndjson", "--format", "ndjson"),
+]
+
+
+@pytest.mark.parametrize("words", STREAM_VERBS, ids=" ".join)
+def test_no_verb_takes_a_closed_block_for_damage(streams: Path, as_other, words: tuple[str, ...]) -> None:
+    place = streams.parent.parent
+    (streams / "ACME/streams/ORDERS/msgs/1.blk").chmod(0o600)
+    before = entries(place)
+    done = as_other(*words)
+    said = " ".join(done.err.split())
+    assert done.code == 3, (done.out, done.err)
+    assert "ACME/streams/ORDERS/msgs/1.blk" in said and "owner: root" in said and "may not read" in said
+    assert f"sudo -u root stantools {' '.join(words)}`" in said
+    assert "lost" not in done.out and entries(place) == before
+
+
+CLOSED_STREAMS = {
+    "the folder": ("", 0o700),
+    "the folder, to be entered": ("", 0o744),
+    "an account": ("ACME", 0o700),
+    "its streams": ("ACME/streams", 0o700),
+    "a stream": ("ACME/streams/ORDERS", 0o700),
+    "its blocks": ("ACME/streams/ORDERS/msgs", 0o744),
+    "its consumers": ("ACME/streams/ORDERS/obs", 0o700),
+    "its configuration": ("ACME/streams/ORDERS/meta.inf", 0o600),
+    "its index": ("ACME/streams/ORDERS/msgs/index.db", 0o600),
+}
+
+
+@pytest.mark.parametrize("what", CLOSED_STREAMS)
+@pytest.mark.parametrize("verb", ["doctor", "salvage"])
+def test_whatever_of_streams_is_closed(streams: Path, as_other, what: str, verb: str) -> None:
+    name, mode = CLOSED_STREAMS[what]
+    (streams / name).chmod(mode)
+    before = entries(streams.parent.parent)
+    done = as_other(verb, "nats", *(("--out", "new") if verb == "salvage" else ()))
+    assert done.code == 3, (done.out, done.err)
+    assert "owner: root" in done.err and (name or "jetstream") in done.err and "sudo -u root" in done.err
+    assert entries(streams.parent.parent) == before
+
+
+def test_streams_can_be_left_out(streams: Path, as_other) -> None:
+    (streams / "ACME/streams/ORDERS/msgs/1.blk").chmod(0o600)
+    (streams / "lost+found").mkdir(mode=0o700)
+    done = as_other("salvage", "nats", "--out", "new", "--accept-unreadable")
+    assert done.code in (1, 5), done.err
+    assert "ACME/streams/ORDERS/msgs/1.blk; owner: root: left out" in " ".join(done.err.split())
+    assert as_other("messages", "new", "B-corp/EVENTS").code == 0
+    assert as_other("verify", "nats", "--accept-unreadable").code == 1
+    guarded = as_other("guard", "nats", "--accept-unreadable")
+    assert guarded.code == 4 or "NOT CHECKED" in guarded.err
+    (streams / "ACME").chmod(0o700)
+    done = as_other("verify", "nats", "--accept-unreadable")
+    assert done.code == 1 and "jetstream/ACME; owner: root: left out" in " ".join(done.err.split())
+
+
+def test_only_streams_that_are_asked_for_count(streams: Path, as_other) -> None:
+    (streams / "ACME/streams/ORDERS/msgs/1.blk").chmod(0o600)
+    assert as_other("messages", "nats", "B-corp/EVENTS").code == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--copy-to", "new")])
+def test_guard_starts_no_server_that_cannot_read_its_store(streams: Path, as_other, monkeypatch, more) -> None:
+    started = []
+    monkeypatch.setattr("stantools.cli.guard._become", lambda _program, command: started.append(Path.cwd()))
+    place = streams.parent.parent
+    for closed, store in (
+        ("store/orders/msgs.1.dat", "store"),
+        ("nats/jetstream/ACME/streams/ORDERS/meta.inf", "nats"),
+    ):
+        (place / closed).chmod(0o600)
+        done = as_other("guard", store, *more, "--", "echo")
+        assert done.code == 3 and closed.split("/", 1)[1] in done.err, done.err
+        assert set(started) == {Path(as_other.warm)} and not (place / "new").exists()
+
+
 def test_archived_slices_count(place: Path, as_other) -> None:
     archived = place / "store" / "orders" / "msgs.1.dat.bak"
     archived.write_bytes((place / "store" / "orders" / "msgs.1.dat").read_bytes())

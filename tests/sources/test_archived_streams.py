@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -17,13 +18,14 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.sources.archive import Archive
 from stantools.sources.archived_store import store_members
+from stantools.sources.door import recognise
 from stantools.sources.jetstream import listed_streams
 from stantools.sources.store_search import DirectoryNames
 from stantools.store import locks
 
 pytestmark = pytest.mark.golden
 #: facts that are not those of the store
-OWN = {"path", "seconds", "in_use", "command", "commands"}
+OWN = {"path", "seconds", "in_use", "command", "commands", "next"}
 VERBS = (
     ("info",),
     ("verify",),
@@ -252,3 +254,25 @@ def test_an_archive_without_a_store(tmp_path: Path) -> None:
     assert store_members(Archive(archive, "tar").members(), "", ()) is None
     code, _, err = run("info", archive)
     assert code == 3 and "without a store" in err
+
+
+def test_the_next_step_is_a_salvage_from_the_archive(golden_jetstream: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "damaged.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(golden_jetstream / "dmg_two_flips" / "store", "nats")
+    for verb in (("doctor",), ("forecast",), ("repair", "--dry-run")):
+        for place in (archive, archive / "nats"):
+            out = run(verb[0], place, *verb[1:])[1]
+            assert f"stantools salvage {place} --out {archive}.salvaged" in out
+            assert "cp -a" not in out and "copy" not in out
+            assert verb[0] != "doctor" or "repair" not in out, "an archive is never changed"
+
+
+def test_the_blocks_of_a_stream_alone(golden_jetstream: Path, tmp_path: Path) -> None:
+    """They lie where no server looks for them; the advice is about the folder that was named."""
+    place = tmp_path / "found" / "ORDERS" / "msgs"
+    (stored,) = (golden_jetstream / "dmg_two_flips" / "store").glob("jetstream/*/streams/ORDERS/msgs")
+    shutil.copytree(stored, place)
+    code, out, _ = run("doctor", place)
+    assert code == 1 and f"stantools salvage {place} --out {place}.salvaged" in out
+    assert f"`stantools salvage {place} --out {place}.salvaged` writes" in recognise(place).remedy

@@ -24,7 +24,8 @@ class DirectoryChanges:
     removed: list[str] = field(default_factory=list)  #: directories, relative to the root
 
     def name(self, path: Path) -> str:
-        return os.path.relpath(path, self.root)
+        text, above = str(path), f"{self.root}/"
+        return text[len(above) :] if text.startswith(above) else os.path.relpath(path, self.root)
 
     def write(self, path: Path, size: int) -> None:
         """Takes note of a file that is written, or has another size then."""

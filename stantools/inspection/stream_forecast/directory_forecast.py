@@ -183,6 +183,8 @@ def _staging(stream: StoredStream) -> Path:
 
 def _is_seen(stream: StoredStream, root: Path) -> bool:
     """Returns whether a stream lies where a server looks for it, below a root that the user names."""
+    if not stream.path.absolute().is_relative_to(root.absolute()):
+        return True  # the user names its blocks
     parts = stream.path.absolute().relative_to(root.absolute()).parts
     return "jetstream" not in parts[1:-3] if len(parts) > 3 else True
 

@@ -66,7 +66,7 @@ def expire_at_start(store: RecoveredStream) -> None:
         chosen = Ranges.from_sequences(records.sequence[rows][:count])
         size = int(records.length[rows][:count].sum())
         store.limited = True
-        store.beyond_limits = store.beyond_limits | (chosen - _lasting(store, block, chosen))
+        store.beyond_limits.append(chosen - _lasting(store, block, chosen))
         store.state.messages -= count
         store.state.bytes -= size
         block.remove(chosen, size)
@@ -196,8 +196,8 @@ class _LifetimeExpiry:
         store, chosen = self.store, Ranges.of((each, each) for each in sorted((*over, *gone)))
         if not chosen:
             return 0
-        store.beyond_limits = store.beyond_limits | Ranges.of((each, each) for each in over)
-        store.removed = store.removed | Ranges.of((each, each) for each in gone)
+        store.beyond_limits.append(Ranges.of((each, each) for each in over))
+        store.removed.append(Ranges.of((each, each) for each in gone))
         own = block is store.blocks[-1]
         store.remove_from(block, chosen, limits=False)
         return 0 if own and block not in store.blocks else chosen.count()
@@ -233,7 +233,7 @@ def _fire_schedules(store: RecoveredStream) -> None:
                 ended.append(each.sequence)
         if ended:
             gone = Ranges.of((each, each) for each in ended)
-            store.fired = store.fired | gone
+            store.fired.append(gone)
             tombstones += len(ended)
             store.remove_from(block, gone, limits=False)
     _add(store, sizes)

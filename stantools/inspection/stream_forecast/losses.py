@@ -54,7 +54,7 @@ def stream_loss(
         loss.destroyed = survey.intact - _remaining(survey, store)
     if store is not None:
         loss.expired, loss.removed, loss.fired = (
-            survey.intact & each for each in (store.beyond_limits, store.removed, store.fired)
+            survey.intact & Ranges.union(each) for each in (store.beyond_limits, store.removed, store.fired)
         )
     loss.unserved = survey.intact - readable
     if not loaded or store is None:

@@ -13,9 +13,9 @@ from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, C
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, forecast_directory
 from stantools.inspection.stream_forecast.start_report import (
     SurveyCache,
-    copy_and_salvage,
     is_harmless,
     name_ranges,
+    safe_commands,
     start_sentence,
     versions_json,
 )
@@ -148,7 +148,9 @@ class NodesForecasts:
         if self.harmless:
             return NextStep("Nothing to repair: the nodes can be started")
         text = "Copy the directories of all nodes before any is started; a salvage unites what is intact on them"
-        return NextStep(text, copy_and_salvage(self.source.path))
+        if self.source.archived:
+            text = "Unite what is intact on the nodes in the archive in a new directory"
+        return NextStep(text, safe_commands(self.source))
 
 
 def _rows(start: NodesStart) -> Iterator[tuple[Any, ...]]:

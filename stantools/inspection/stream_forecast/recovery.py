@@ -6,10 +6,12 @@ Facts: jetstream-store.md sections 5, 6, 13, 14, 16, 17, 19 and 20.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from stantools.inspection.stream_forecast.blocks import RebuiltRecords, ServerBl
 from stantools.inspection.stream_forecast.changes import DirectoryChanges
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.blocks import strict_content
@@ -75,15 +77,15 @@ class RecoveredStream:
     warn: Callable[[str], None]
     progress: Progress
     blocks: list[ServerBlock] = field(default_factory=list)
-    state: StoreState = field(default_factory=StoreState)
+    _state: StoreState = field(default_factory=StoreState)
     opened: StoreState = field(default_factory=StoreState)  #: the state once it is loaded
     trusted: bool = False  #: the state is that of index.db
     outdated: bool = False  #: the last block ends with another record than index.db says
     lost: bool = False  #: a rebuild left something out
     limited: bool = False  #: limits removed messages
-    beyond_limits: Ranges = field(default_factory=Ranges)  #: messages that limits removed, or whose lifetime is over
-    removed: Ranges = field(default_factory=Ranges)  #: messages that a wrong index of lifetimes removed
-    fired: Ranges = field(default_factory=Ranges)  #: schedules that ended with a message
+    beyond_limits: list[Ranges] = field(default_factory=list)  #: messages that limits removed, or that are too old
+    removed: list[Ranges] = field(default_factory=list)  #: messages that a wrong index of lifetimes removed
+    fired: list[Ranges] = field(default_factory=list)  #: schedules that ended with a message
     added: Ranges = field(default_factory=Ranges)  #: messages that the server stored after its start
     last_number: int = 0
     moved: Path | None = None  #: the folder of the blocks until the server puts it in place
@@ -91,10 +93,22 @@ class RecoveredStream:
     _records: OrderedDict[int, RebuiltRecords] = field(default_factory=OrderedDict)
     _kept_rows: int = 0  #: of these, with an allowance for each block
     _tombstones: list[NDArray[np.uint64]] = field(default_factory=list)
+    _changed: bool = False  #: blocks have changed since the state was summed up
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         return self.stream.path / MESSAGES
+
+    @property
+    def state(self) -> StoreState:
+        if self._changed:
+            self._changed = False
+            self._sum_up()
+        return self._state
+
+    @state.setter
+    def state(self, state: StoreState) -> None:
+        self._state, self._changed = state, False
 
     def path(self, block: ServerBlock) -> Path:
         return self.folder / f"{block.number}.blk"
@@ -153,7 +167,7 @@ class RecoveredStream:
         path = self.folder / "index.db"
         if not self.rules.index_version or not path.is_file() or self.moved:
             return nothing
-        with mapped(path) as raw:
+        with self.stream.mapped(path) as raw:
             data = bytes(raw)
         known: KnownStream | None = None
         line, drops = "", True
@@ -217,7 +231,7 @@ class RecoveredStream:
     def _trust(self, known: KnownStream) -> None:
         self.trusted = True
         sizes = {each.number: each.size for each in self._files()}
-        for number, entry in known.blocks.items():
+        for number, entry in sorted(known.blocks.items()):
             if not entry.messages and number != known.last_block and self.rules.misses_blocks:
                 continue
             block = ServerBlock(
@@ -241,7 +255,7 @@ class RecoveredStream:
         """The records of a block as its file is now; StoreUnreadableError and ArchiveError if it cannot be read."""
         path = (self.moved or self.folder) / f"{block.number}.blk"
         key = self.stream.block_key(BlockFile(block.number, path, MESSAGES))
-        with mapped(path, sequential=True) as raw:
+        with self.stream.mapped(path, sequential=True) as raw:
             data: Buffer | bytes = raw
             if block.size != len(raw):
                 data = bytes(raw[: block.size]).ljust(block.size, b"\0")
@@ -365,7 +379,8 @@ class RecoveredStream:
         self.changes.remove(self.path(block))
         self.changes.remove(self.path(block).with_suffix(".key"))
         if listed:
-            self.blocks.remove(block)
+            at = bisect_left(self.blocks, block.number, key=lambda each: each.number)
+            del self.blocks[self.blocks.index(block, at)]
 
     def begin_block(self, sequence: int = 0, time: int = 0, *, tombstone: bool = False) -> None:
         """Begins a block; with a tombstone if a sequence has to be remembered."""
@@ -402,7 +417,7 @@ class RecoveredStream:
         size = int(records.length[rows].sum())
         had_first = self.state.first in chosen
         self.limited = self.limited or limits
-        self.beyond_limits = self.beyond_limits | (chosen if limits else Ranges())
+        self.beyond_limits += [chosen] if limits else []
         before = block.messages
         block.remove(chosen, size)
         self.state.messages -= before - block.messages
@@ -459,13 +474,13 @@ class RecoveredStream:
         self._remember(block, records)
         block.apply(records, counts_twice=self.rules.counts_twice)
         block.remembered = deleted - block.deleted
-        self._sum_up()
+        self._changed = True
 
     def forget(self, block: ServerBlock) -> None:
         """Gives up the messages of a block that holds none of them."""
         block.messages = block.bytes = 0
         block.first, block.deleted = block.last + 1, Ranges()
-        self._sum_up()
+        self._changed = True
 
     def deleted_count(self) -> int:
         """Counts the sequences that the server lists as deleted."""

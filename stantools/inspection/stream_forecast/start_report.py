@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import ExitCode
@@ -115,13 +114,14 @@ class StartForecasts:
 
     def next_step(self) -> NextStep:
         """Returns the one safe step."""
-        path = self.source.path
         if self.harmless and not self.gone:
             return NextStep("Nothing to repair: a server can be started")
+        if self.source.archived:
+            return NextStep("Write what is intact in the archive to a new directory", safe_commands(self.source))
         text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
         if not self.destroys:
             text = "Copy the directory before a server is started, then write what is intact to a new one"
-        return NextStep(text, copy_and_salvage(path))
+        return NextStep(text, safe_commands(self.source))
 
 
 def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, Any]:
@@ -130,12 +130,11 @@ def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, An
     return {**head, **starts[0]} if single else {**head, "versions": starts}
 
 
-def copy_and_salvage(path: Path) -> list[str]:
-    """Returns the commands that copy a directory, and write what is intact to a new one."""
-    return [
-        command_line("cp", "-a", str(path), str(beside(path, "copy"))),
-        command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged"))),
-    ]
+def safe_commands(source: Source) -> list[str]:
+    """Returns the commands that copy a directory, unless it is in an archive, and write what is intact to a new one."""
+    path = source.path
+    copy = [] if source.archived else [command_line("cp", "-a", str(path), str(beside(path, "copy")))]
+    return [*copy, command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))]
 
 
 class SurveyCache:

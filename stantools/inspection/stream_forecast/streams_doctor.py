@@ -46,7 +46,7 @@ def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdi
     ]
     if section := findings_section(wrong):
         report.sections.append(section)
-    if {each.code for each in wrong} & _MENDABLE and isinstance(found, StartForecasts):
+    if {each.code for each in wrong} & _MENDABLE and isinstance(found, StartForecasts) and not found.source.archived:
         report.next.append(NextStep(_REPAIR))
     report.code = ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS
     document, severities = report.document, [each.severity for each in verified.findings]

@@ -12,7 +12,6 @@ from typing import Final
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
-from stantools.store.mapping import mapped
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, PURGED, PURGING, ArchiveError
@@ -80,7 +79,7 @@ def has_whole_blocks(stream: StoredStream, progress: Progress) -> bool:
     for block in stream.blocks:
         key = highwayhash.block_key(stream.name, block.number)
         try:
-            with mapped(block.path, sequential=True) as data:
+            with stream.mapped(block.path, sequential=True) as data:
                 if kernels.end_of_records(data, key) != len(data):
                     return False
                 progress(len(data))

@@ -56,9 +56,10 @@ def stream_parts(options: TableOptions) -> Iterator[StreamPart | FailedRead]:
 
     Raises `UsageError` if patterns of channels are given and match no stream.
     """
+    reading = ReadOptions(accept_unreadable=options.accept_unreadable)
     for path in options.paths:
         try:
-            source = open_source(Path(path), SourceRequest(ReadOptions()))
+            source = open_source(Path(path), SourceRequest(reading, options.channels))
             if not source.holds_streams:
                 table = f"the table {TableName.STREAM_MESSAGES} is of JetStream directories"
                 raise NotAStoreError(f"{path}: {source.found.sentence}; {table}", f"choose {', '.join(STORE_TABLES)}")
@@ -79,7 +80,13 @@ class StreamRows:
         self._schema = schema_of(TableName.STREAM_MESSAGES, options.columns)
         key = options.key.key()
         keys = ServerKeys((key,), part.account) if key else None
-        self.stream = StoredStream(Path(part.path), part.account, keys, other_names=part.other_names)
+        self.stream = StoredStream(
+            Path(part.path),
+            part.account,
+            keys,
+            other_names=part.other_names,
+            accept_unreadable=options.accept_unreadable,
+        )
         self.survey: StreamSurvey | None = None
 
     def batches(self, counter: ReadCounter | None = None) -> Iterator[pa.RecordBatch]:

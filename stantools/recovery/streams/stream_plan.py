@@ -6,6 +6,7 @@ Facts: jetstream-store.md sections 4, 22 and 24.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,13 +204,29 @@ def plan_stream_salvage(
 class _SeenSequences:
     """The sequences that are chosen; most files continue where the others end."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: ChosenRecords) -> None:
+        self._chosen = chosen
         self._parts: list[Ranges] = []
         self._last = -1
+        self._begins: list[tuple[int, int]] = []  #: first sequence and number of each part, by sequence
+        self._span = 0  #: of the widest part
 
-    def add(self, sequences: Ranges) -> None:
+    def add(self, records: RecordFile, sequences: Ranges) -> None:
+        """Chooses sequences of a file."""
+        insort(self._begins, (sequences.first, len(self._chosen.parts)))
+        self._chosen.parts.append((records, sequences))
         self._parts.append(sequences)
         self._last = max(self._last, sequences.last)
+        self._span = max(self._span, sequences.last - sequences.first)
+
+    def files(self, sequences: Ranges) -> Iterator[tuple[RecordFile, Ranges]]:
+        """Yields the files from which some sequences were chosen, in the order of the choice."""
+        begin = bisect_left(self._begins, (sequences.first - self._span, 0))
+        end = bisect_right(self._begins, (sequences.last, len(self._chosen.parts)))
+        for _, number in sorted(self._begins[begin:end], key=lambda each: each[1]):
+            records, chosen = self._chosen.parts[number]
+            if both := chosen & sequences:
+                yield records, both
 
     def common(self, sequences: Ranges) -> Ranges:
         """Returns those of some sequences that are chosen."""
@@ -333,15 +350,15 @@ class _StreamPlanner:
         return doubts - Ranges.of([(0, told)])
 
     def _choose(self, surveys: Sequence[StreamSurvey]) -> ChosenRecords:
-        chosen, seen = ChosenRecords(), _SeenSequences()
+        chosen = ChosenRecords()
+        seen = _SeenSequences(chosen)
         live = self._deleted(surveys).complement()
         for survey in surveys:
             for records, wanted in self._of_survey(survey):
-                self._compare(chosen, records, seen.common(records.sequences))
+                self._compare(seen, records)
                 own = wanted & live
                 if fresh := own - seen.common(own):
-                    chosen.parts.append((records, fresh))
-                    seen.add(fresh)
+                    seen.add(records, fresh)
         for group, log in self._logs:
             wanted = Ranges.of((each.sequence, each.sequence) for each in log.messages) & live
             if not wanted - seen.common(wanted):
@@ -353,8 +370,7 @@ class _StreamPlanner:
                 what = counted(left, "message")
                 self._notes.append(f"{what} in the log of {group.name} failed, or fit at no sequence")
             if fresh:
-                chosen.parts.append((self._cluster.records(group, messages, fresh), fresh))
-                seen.add(fresh)
+                seen.add(self._cluster.records(group, messages, fresh), fresh)
         return chosen
 
     def _of_survey(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
@@ -367,12 +383,11 @@ class _StreamPlanner:
         if survey.borders:
             yield from self._repaired(survey)
 
-    def _compare(self, chosen: ChosenRecords, records: RecordFile, common: Ranges) -> None:
+    def _compare(self, seen: _SeenSequences, records: RecordFile) -> None:
         """Names messages that are there twice with different contents."""
-        if not common:
-            return
-        for kept, ranges in chosen.parts:
-            if (both := ranges & common) and (others := differing(kept, records, both)):
+        common = seen.common(records.sequences)
+        for kept, both in seen.files(common) if common else ():
+            if others := differing(kept, records, both):
                 self._notes.append(
                     f"{counted(others.count(), 'sequence')} {describe_ranges(others)}: {records.file} has other "
                     f"messages than {kept.file}, which counts"

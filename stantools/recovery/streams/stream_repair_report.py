@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from stantools.errors import ExitCode
-from stantools.escaping import beside, escape
-from stantools.inspection.report import NextStep, Report, ReportRemark, command_line
+from stantools.escaping import escape
+from stantools.inspection.report import NextStep, Report, ReportRemark
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
-from stantools.inspection.stream_forecast.start_report import is_harmless, start_sentence
+from stantools.inspection.stream_forecast.start_report import is_harmless, safe_commands, start_sentence
 from stantools.notation import counted
 from stantools.recovery.streams.stream_repair import RepairStep, StreamRepairPlan, StreamRepairResult
 
@@ -42,7 +42,6 @@ def stream_repair_report(plan: StreamRepairPlan, result: StreamRepairResult | No
     report.list_remarks((ReportRemark(word, start_sentence(each), _role(each)) for word, each in starts), "start")
     if result and result.backup:
         report.facts.append(("saved first", escape(str(result.backup))))
-    path = plan.source.path
     if not plan.steps:
         report.verdict, report.role = "nothing can be repaired in place without a risk", "warn"
         if harmless:
@@ -52,13 +51,10 @@ def stream_repair_report(plan: StreamRepairPlan, result: StreamRepairResult | No
         report.verdict = f"{verb} {counted(len(plan.steps), 'step')}; no message can be lost by that"
         report.role = "good"
     if not harmless:
-        copy, new = beside(path, "copy"), beside(path, "salvaged")
-        commands = [
-            command_line("cp", "-a", str(path), str(copy)),
-            command_line("stantools", "salvage", str(path), "--out", str(new)),
-        ]
         text = "A start is still not harmless: copy the directory, then write what is intact to a new one"
-        report.next.append(NextStep(text, commands))
+        if plan.source.archived:
+            text = "A start is not harmless: write what is intact in the archive to a new directory"
+        report.next.append(NextStep(text, safe_commands(plan.source)))
     elif result:
         report.next.append(NextStep("start the server"))
     return report
