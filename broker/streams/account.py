@@ -10,6 +10,7 @@ from broker.stores.interface import StorageError
 from broker.streams.api_errors import RequestError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.configuration import StreamConfig
 from broker.streams.header_state import HeaderState, read_header_state
+from broker.streams.limits import enforce_all, expire
 from broker.streams.quota import QuotaLimits, StorageQuota
 from broker.streams.stream import Stream
 from stantools.nats.interest import finished
@@ -133,10 +134,10 @@ class Account:
         stream.configure(config)
         self._add(stream, names)
         now = self._clock.wall()
-        while stream.expire(now):
+        while expire(stream, now):
             yield
             stream.check_not_deleted()
-        yield from stream.enforce_all()
+        yield from enforce_all(stream)
         stream.check_not_deleted()
         stream.store.flush()
         return stream
@@ -211,10 +212,10 @@ class Account:
 
     def trim(self, stream: Stream) -> Iterator[None]:
         """Deletes the messages of a stream that are over its limits now, in steps."""
-        while not stream.deleted and stream.expire(self._clock.wall()):
+        while not stream.deleted and expire(stream, self._clock.wall()):
             yield
         if not stream.deleted:
-            yield from stream.enforce_all()
+            yield from enforce_all(stream)
         if not stream.deleted:
             stream.store.flush()
 
