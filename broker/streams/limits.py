@@ -78,10 +78,10 @@ def _exceeded_limit(stream: Stream, messages: int, size: int, subject: bytes, *,
     return "maximum bytes exceeded" if too_large else ""
 
 
-def enforce(stream: Stream, subjects: Iterable[SubjectRows] = ()) -> None:
-    """Deletes messages over the limits; only `subjects` may have too many messages."""
-    if subjects and (over := _over(stream, subjects)):
-        drop_firsts(stream, over, stream.config.max_msgs_per_subject)
+def enforce(stream: Stream, subjects: list[SubjectRows]) -> None:
+    """Deletes messages over the limits; `subjects` have too many messages."""
+    if subjects:
+        drop_firsts(stream, subjects, stream.config.max_msgs_per_subject)
     _enforce_totals(stream)
 
 
@@ -91,11 +91,11 @@ def enforce_all(stream: Stream) -> Iterator[None]:
     _enforce_totals(stream)
     subjects = list(contents.subjects.values()) if stream.config.max_msgs_per_subject > 0 else []
     for begin in range(0, len(subjects), STEP):
-        over = part = subjects[begin : begin + STEP]
-        while over:
-            if over := _over(stream, part)[:SMALL_STEP]:
-                most = max(each.count for each in over) - SMALL_STEP
-                drop_firsts(stream, over, max(stream.config.max_msgs_per_subject, most))
+        found = part = subjects[begin : begin + STEP]
+        while found:
+            if found := over(stream, part)[:SMALL_STEP]:
+                most = max(each.count for each in found) - SMALL_STEP
+                drop_firsts(stream, found, max(stream.config.max_msgs_per_subject, most))
             yield
             if stream.deleted or contents is not stream.store.contents:
                 return
@@ -103,7 +103,7 @@ def enforce_all(stream: Stream) -> Iterator[None]:
     stream.count()
 
 
-def _over(stream: Stream, subjects: Iterable[SubjectRows]) -> list[SubjectRows]:
+def over(stream: Stream, subjects: Iterable[SubjectRows]) -> list[SubjectRows]:
     """Returns the subjects that have too many messages."""
     most = stream.config.max_msgs_per_subject
     return [each for each in subjects if 0 < most < each.count]

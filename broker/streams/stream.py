@@ -141,15 +141,15 @@ class Stream:
         self._stored(sequence, ids, now, over)
         return sequence
 
-    def _stored(self, sequence: int, ids: Sequence[bytes], now: int, subjects: Sequence[SubjectRows] | None) -> None:
+    def _stored(self, sequence: int, ids: Sequence[bytes], now: int, over: list[SubjectRows] | None) -> None:
         """Completes the storage of messages: their ids, if one has headers, limits, and used bytes.
 
-        `subjects` may have too many messages; None defers the limits.
+        The subjects `over` have too many messages; None defers the limits.
         """
         if ids or self.message_ids.last:
             self.message_ids.note(ids, sequence, now)
-        if self.limited and subjects is not None:
-            limits.enforce(self, subjects)
+        if self.limited and over is not None:
+            limits.enforce(self, over)
         self.count()
 
     def admit(self, subject: bytes, size: int) -> bytes:
@@ -209,7 +209,7 @@ class Stream:
             self._untrimmed = subject
             self._stored(sequence, ids, now, None)
         else:
-            self._stored(sequence, ids, now, self._entries(subject) if self.limited else ())
+            self._stored(sequence, ids, now, self._over(subject) if self.limited else [])
         if replaces:
             roll_up(self, replaces, subject, sequence)
             self.count()
@@ -254,13 +254,13 @@ class Stream:
         """Enforces the limits after a message published with `defer_limits`."""
         subject, self._untrimmed = self._untrimmed, b""
         if subject and self.limited:
-            limits.enforce(self, self._entries(subject))
+            limits.enforce(self, self._over(subject))
             self.count()
 
-    def _entries(self, subject: bytes) -> Sequence[SubjectRows]:
-        """Returns the entry of a subject if subjects are limited."""
+    def _over(self, subject: bytes) -> list[SubjectRows]:
+        """Returns the entry of a subject if it has too many messages."""
         entry = self.store.contents.subjects.get(subject) if self.config.max_msgs_per_subject > 0 else None
-        return () if entry is None else (entry,)
+        return [] if entry is None else limits.over(self, (entry,))
 
     @property
     def may_expire(self) -> bool:
