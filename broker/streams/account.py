@@ -10,9 +10,9 @@ from broker.stores.interface import StorageError
 from broker.streams.api_errors import RequestError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.configuration import StreamConfig
 from broker.streams.header_state import HeaderState, read_header_state
-from broker.streams.limits import enforce_all, expire
 from broker.streams.quota import QuotaLimits, StorageQuota
 from broker.streams.stream import Stream
+from broker.streams.stream_limits import enforce_all, expire
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
 from stantools.nats.subjecttree import PatternTree, grow, tree_of

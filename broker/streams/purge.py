@@ -10,17 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.streams.api_errors import RequestError, sealed, store_failed
-from broker.streams.limits import MAX_SEQUENCE, SMALL_STEP, STEP, drop_firsts
+from broker.streams.stream_limits import MAX_SEQUENCE, SMALL_STEP, STEP, drop_firsts
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from broker.stores.streams.subject_filter import SubjectFilter
-    from broker.streams.stream import Stream
+    from broker.streams.stream_limits import LimitedStream
 
 
-def purge(stream: Stream, patterns: tuple[()] | tuple[bytes], below: int, keep: int) -> Generator[None, None, int]:
+def purge(
+    stream: LimitedStream, patterns: tuple[()] | tuple[bytes], below: int, keep: int
+) -> Generator[None, None, int]:
     """Deletes messages in steps, and returns their number. Messages stored meanwhile stay.
 
     The messages must match the pattern, if there is one, and be `below` a sequence, if that is not 0; the last
@@ -56,7 +58,7 @@ def purge(stream: Stream, patterns: tuple[()] | tuple[bytes], below: int, keep: 
         contents.release(wanted)
 
 
-def _purge_below(stream: Stream, wanted: SubjectFilter | None, below: int) -> Generator[None, None, int]:
+def _purge_below(stream: LimitedStream, wanted: SubjectFilter | None, below: int) -> Generator[None, None, int]:
     """Deletes matching messages below a sequence, in steps. Returns their number."""
     contents = stream.store.contents
     gone, start = 0, contents.first
@@ -83,7 +85,7 @@ def _purge_below(stream: Stream, wanted: SubjectFilter | None, below: int) -> Ge
     return gone
 
 
-def _first_kept(stream: Stream, wanted: SubjectFilter | None, keep: int) -> int:
+def _first_kept(stream: LimitedStream, wanted: SubjectFilter | None, keep: int) -> int:
     """Returns the sequence below which matching messages are deleted if the last `keep` of them stay."""
     for segment, rows in reversed(list(stream.store.contents.rows(wanted))):
         if len(rows) >= keep:
@@ -92,7 +94,7 @@ def _first_kept(stream: Stream, wanted: SubjectFilter | None, keep: int) -> int:
     return 0
 
 
-def roll_up(stream: Stream, what: str, subject: bytes, sequence: int) -> None:
+def roll_up(stream: LimitedStream, what: str, subject: bytes, sequence: int) -> None:
     """Deletes the messages that a message replaces: a few at once, the rest by `rolling_up`."""
     contents = stream.store.contents
     if what == "sub" and is_literal(subject):
@@ -107,7 +109,7 @@ def roll_up(stream: Stream, what: str, subject: bytes, sequence: int) -> None:
         stream.rolling_up = work
 
 
-def _roll_up_all(stream: Stream, wanted: SubjectFilter | None, pattern: bytes, sequence: int) -> Iterator[None]:
+def _roll_up_all(stream: LimitedStream, wanted: SubjectFilter | None, pattern: bytes, sequence: int) -> Iterator[None]:
     contents = stream.store.contents
     try:
         yield from _purge_below(stream, wanted, sequence)

@@ -20,12 +20,12 @@ from broker.streams.api import BEYOND, DIRECT, PREFIX, Api, changed_stream
 from broker.streams.api_errors import RequestError, store_failed
 from broker.streams.consumers import CHECK_INTERVAL, ConsumerRegistry
 from broker.streams.headers import status
-from broker.streams.limits import expire
 from broker.streams.mirroring import StreamCopies
 from broker.streams.preview import DIALECTS, PreviewApi
 from broker.streams.pubacks import PubAcks, publish_ack
 from broker.streams.requestqueue import QueuedRequest, RequestQueue
 from broker.streams.requests import dumps
+from broker.streams.stream_limits import expire
 from broker.streams.stream_source import SourceOrigin
 from broker.streams.streams_options import beyond
 from broker.streams.transfers import Transfers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
-from broker.streams import limits, publish_headers
+from broker.streams import publish_headers, stream_limits
 from broker.streams.api_errors import TOO_LARGE, RequestError, no_message, sealed, store_failed, stream_not_found
 from broker.streams.copy_positions import CopyPositions
 from broker.streams.followers import Followers
@@ -133,7 +133,7 @@ class Stream:
             return 0
         try:
             self.admit(b"", largest)
-            limits.check(self, count, size, largest + longest + overhead + header_overhead, longest, header_size)
+            stream_limits.check(self, count, size, largest + longest + overhead + header_overhead, longest, header_size)
         except RequestError:
             return 0
         sequence = store.contents.last + 1
@@ -149,7 +149,7 @@ class Stream:
         if ids or self.message_ids.last:
             self.message_ids.note(ids, sequence, now)
         if self.limited and over is not None:
-            limits.enforce(self, over)
+            stream_limits.enforce(self, over)
         self.count()
 
     def admit(self, subject: bytes, size: int) -> bytes:
@@ -183,7 +183,7 @@ class Stream:
         config, store = self.config, self.store
         size = store.size_of(subject, header, payload)
         replaces = parsed.replaces
-        limits.check(self, 1, size, size, len(subject), len(header), subject, replaces=bool(replaces))
+        stream_limits.check(self, 1, size, size, len(subject), len(header), subject, replaces=bool(replaces))
         if sequence:
             store.skip(sequence)
         again = self._republish_mapping.of(subject) if self._republish_mapping is not None else None
@@ -254,13 +254,13 @@ class Stream:
         """Enforces the limits after a message published with `defer_limits`."""
         subject, self._untrimmed = self._untrimmed, b""
         if subject and self.limited:
-            limits.enforce(self, self._over(subject))
+            stream_limits.enforce(self, self._over(subject))
             self.count()
 
     def _over(self, subject: bytes) -> list[SubjectRows]:
         """Returns the entry of a subject if it has too many messages."""
         entry = self.store.contents.subjects.get(subject) if self.config.max_msgs_per_subject > 0 else None
-        return [] if entry is None else limits.over(self, (entry,))
+        return [] if entry is None else stream_limits.over(self, (entry,))
 
     @property
     def may_expire(self) -> bool:
@@ -337,7 +337,9 @@ class Stream:
 
     def _remove_unneeded(self, sequence: int, last: int, delivered: Followers | None) -> Iterator[None]:
         while self.config.retention == "interest" and not self.deleted:
-            found = [each for each in self.store.contents.matching(None, sequence, limits.SMALL_STEP) if each <= last]
+            found = [
+                each for each in self.store.contents.matching(None, sequence, stream_limits.SMALL_STEP) if each <= last
+            ]
             if not found:
                 break
             if delivered is not None:

@@ -9,7 +9,7 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.streams import publish_headers
 from broker.streams.api_errors import RequestError, store_failed
@@ -19,8 +19,13 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from broker.stores.streams.interface import StreamStore
     from broker.stores.streams.subject_filter import SubjectRows
-    from broker.streams.stream import Stream
+    from broker.streams.configuration import StreamConfig
+    from broker.streams.copy_positions import CopyPositions
+    from broker.streams.followers import Followers
+    from broker.streams.header_state import MessageIds, MessageLifetimes
+    from broker.streams.quota import StorageQuota
 
 #: messages deleted one by one, and messages deleted in one step
 SMALL_STEP: Final = 16
@@ -28,8 +33,31 @@ STEP: Final = 512
 MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
+class LimitedStream(Protocol):
+    """A stream as its limits and purges see it (`broker.streams.stream.Stream`)."""
+
+    quota: StorageQuota
+    config: StreamConfig
+    store: StreamStore
+    followers: Followers
+    copy_positions: CopyPositions
+    message_ids: MessageIds
+    lifetimes: MessageLifetimes
+    unflushed: bool
+    deleted: bool
+    rolling_up: Iterator[None] | None
+
+    def count(self) -> None: ...
+
+    def remove(self, sequence: int) -> bool: ...
+
+    def is_unwanted(self, subject: bytes) -> bool: ...
+
+    def check_not_deleted(self) -> None: ...
+
+
 def check(
-    stream: Stream,
+    stream: LimitedStream,
     messages: int,
     size: int,
     largest: int,
@@ -61,7 +89,7 @@ def check(
             raise store_failed(full)
 
 
-def _exceeded_limit(stream: Stream, messages: int, size: int, subject: bytes, *, replaces: bool) -> str:
+def _exceeded_limit(stream: LimitedStream, messages: int, size: int, subject: bytes, *, replaces: bool) -> str:
     """Returns which limit messages exceed in a stream that refuses new ones; empty for none."""
     config, contents = stream.config, stream.store.contents
     too_large = 0 < config.max_bytes < contents.bytes + size
@@ -78,14 +106,14 @@ def _exceeded_limit(stream: Stream, messages: int, size: int, subject: bytes, *,
     return "maximum bytes exceeded" if too_large else ""
 
 
-def enforce(stream: Stream, subjects: list[SubjectRows]) -> None:
+def enforce(stream: LimitedStream, subjects: list[SubjectRows]) -> None:
     """Deletes messages over the limits; `subjects` have too many messages."""
     if subjects:
         drop_firsts(stream, subjects, stream.config.max_msgs_per_subject)
     _enforce_totals(stream)
 
 
-def enforce_all(stream: Stream) -> Iterator[None]:
+def enforce_all(stream: LimitedStream) -> Iterator[None]:
     """Deletes messages over the limits after a change of configuration, in steps."""
     contents = stream.store.contents
     _enforce_totals(stream)
@@ -103,13 +131,13 @@ def enforce_all(stream: Stream) -> Iterator[None]:
     stream.count()
 
 
-def over(stream: Stream, subjects: Iterable[SubjectRows]) -> list[SubjectRows]:
+def over(stream: LimitedStream, subjects: Iterable[SubjectRows]) -> list[SubjectRows]:
     """Returns the subjects that have too many messages."""
     most = stream.config.max_msgs_per_subject
     return [each for each in subjects if 0 < most < each.count]
 
 
-def drop_firsts(stream: Stream, subjects: list[SubjectRows], most: int) -> None:
+def drop_firsts(stream: LimitedStream, subjects: list[SubjectRows], most: int) -> None:
     """Deletes the oldest messages of subjects that have more than `most`, which is at least 1."""
     if stream.copy_positions.marks and any(_has_mark(stream, each, most) for each in subjects):
         stream.copy_positions.save(stream.store)
@@ -120,7 +148,7 @@ def drop_firsts(stream: Stream, subjects: list[SubjectRows], most: int) -> None:
             follower.removed(sequence, number)
 
 
-def _has_mark(stream: Stream, entry: SubjectRows, most: int) -> bool:
+def _has_mark(stream: LimitedStream, entry: SubjectRows, most: int) -> bool:
     """Returns whether one of the messages of a subject before the last `most` is the mark of a copy."""
     contents = stream.store.contents
     start, left = contents.first_of(entry), entry.count - most
@@ -132,7 +160,7 @@ def _has_mark(stream: Stream, entry: SubjectRows, most: int) -> bool:
     return False
 
 
-def _enforce_totals(stream: Stream) -> None:
+def _enforce_totals(stream: LimitedStream) -> None:
     config, store = stream.config, stream.store
     contents = store.contents
     # A stream that refuses new messages keeps its messages, even after its limits were lowered.
@@ -152,7 +180,7 @@ def _enforce_totals(stream: Stream) -> None:
             stream.followers.shrunk(sequence)
 
 
-def expire(stream: Stream, now: int) -> bool:
+def expire(stream: LimitedStream, now: int) -> bool:
     """Deletes expired messages and forgets ids older than the duplicate window.
 
     Returns whether more may be expired: one call deletes a limited number.
@@ -192,13 +220,13 @@ def expire(stream: Stream, now: int) -> bool:
     return more
 
 
-def _ends_unmarked(stream: Stream, entry: SubjectRows, end: int) -> bool:
+def _ends_unmarked(stream: LimitedStream, entry: SubjectRows, end: int) -> bool:
     """Returns whether all messages of a subject are below a sequence, and the last one is no delete marker."""
     message = stream.store.read(entry.last) if entry.last < end else None
     return message is not None and not publish_headers.is_marker(message.header)
 
 
-def _expire_others(stream: Stream, end: int) -> None:
+def _expire_others(stream: LimitedStream, end: int) -> None:
     """Deletes the messages below a sequence, except messages that never expire."""
     kept = stream.lifetimes.forever = {
         each for each in stream.lifetimes.forever if stream.store.contents.locate(each) is not None
