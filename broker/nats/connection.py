@@ -8,6 +8,7 @@ over. Output is collected and written once per round of the event loop.
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,31 @@ _ENDED: Final = asyncio.Transport()
 _LINGER: Final = 2.0
 
 
+class InputState(enum.Enum):
+    """What happens to the next input of a connection.
+
+    The parser decides: after publishes that may be gathered the next input is, after the end of a turn it waits.
+    """
+
+    DIRECT = enum.auto()  #: it is parsed at once, after the partial operation that was kept
+    GATHERED = enum.auto()  #: it waits in the shared buffer (`ReadCoalescer`)
+    LARGE = enum.auto()  #: it continues a large frame, in a buffer of its own
+    WAITING = enum.auto()  #: earlier input has its turns first; nothing is read meanwhile
+
+
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+DIRECT: Final = InputState.DIRECT
+GATHERED: Final = InputState.GATHERED
+LARGE_FRAME: Final = InputState.LARGE
+WAITING: Final = InputState.WAITING
+_NEXT: Final = {
+    DIRECT: (GATHERED, LARGE_FRAME, WAITING),
+    GATHERED: (DIRECT, LARGE_FRAME, WAITING),
+    LARGE_FRAME: (DIRECT,),
+    WAITING: (DIRECT,),
+}
+
+
 @dataclass(slots=True, eq=False)
 class ClientConnection(ClientSession):
     read_coalescer: ReadCoalescer = field(kw_only=True)  #: shared buffer for input that may be gathered
@@ -67,11 +93,10 @@ class ClientConnection(ClientSession):
     tls_cipher: str = ""  #: its cipher suite
     out: list[bytes] = field(default_factory=list)  #: collected output
     out_size: int = 0  #: bytes of that
-    _gathered: bool = False
+    input_state: InputState = DIRECT
     _transport: asyncio.Transport = field(init=False)
     _rest: bytes | bytearray = b""
     _work: Iterator[None] | None = None
-    _needs_turn: bool = False
     _queued: bool = False
     _large_frame: bytearray | None = None
     _large_filled: int = 0
@@ -164,7 +189,8 @@ class ClientConnection(ClientSession):
         if self.closed:
             return False
         self.advance(ClientState.CLOSED)
-        self._gathered = self.direct = False
+        self.direct = False
+        self._not_gathered()
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -176,6 +202,16 @@ class ClientConnection(ClientSession):
 
     # Input
 
+    def _receive(self, state: InputState) -> None:
+        """Decides what happens to the next input."""
+        if state is not self.input_state:
+            assert state in _NEXT[self.input_state], f"{self.input_state} does not become {state}"
+            self.input_state = state
+
+    def _not_gathered(self) -> None:
+        if self.input_state is GATHERED:
+            self._receive(DIRECT)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         if self.state is CLOSED:
             # TLS may read during its closure, at any moment.
@@ -184,9 +220,10 @@ class ClientConnection(ClientSession):
         assert coalescer.rounds.step is READ, f"READ in the middle of {coalescer.rounds.step.name}"
         if self.waits:
             coalescer.run()
-        if self._gathered:
+        if self.input_state is GATHERED:
             return coalescer.room
-        if self._large_frame is not None:
+        if self.input_state is LARGE_FRAME:
+            assert self._large_frame is not None
             return memoryview(self._large_frame)[self._large_filled :]
         view = self.server.read_view
         if self._rest:
@@ -198,7 +235,7 @@ class ClientConnection(ClientSession):
         if self.state is CLOSED:
             self._rest, self._large_frame = b"", None
             return
-        if self._gathered:
+        if self.input_state is GATHERED:
             if count <= SMALL:
                 self.read_coalescer.put(self, count)
             else:
@@ -206,7 +243,8 @@ class ClientConnection(ClientSession):
             return
         self.active = True
         self.last_activity = self.server.rounds.now = time.time_ns()
-        if self._large_frame is not None:
+        if self.input_state is LARGE_FRAME:
+            assert self._large_frame is not None
             self._large_filled += count
             if self._large_filled < self._frame_size:
                 if self._large_filled == len(self._large_frame):
@@ -216,10 +254,11 @@ class ClientConnection(ClientSession):
             data: Buffer = self._large_frame
             end = self._large_filled
             self._large_frame = None
+            self._receive(DIRECT)
         else:
             data = self.server.read_buffer
             end = len(self._rest) + count
-        if self._needs_turn:
+        if self.input_state is WAITING:
             # Earlier input gets its turns first.
             self._rest = bytes(memoryview(data)[:end])
             return
@@ -238,14 +277,13 @@ class ClientConnection(ClientSession):
         self.resume_input()
 
     def resume_input(self) -> None:
-        if self._rest and not self.closed and not self._needs_turn:
+        if self._rest and not self.closed and self.input_state is not WAITING:
             data, self._rest = self._rest, b""
             self._handle(data, len(data))
             self._end_turn()
 
     def _end_turn(self) -> None:
-        if self._needs_turn:
-            self._gathered = False
+        if self.input_state is WAITING:
             self.hold()
             self._queue()
         self.server.mailbox.drain()
@@ -253,7 +291,7 @@ class ClientConnection(ClientSession):
     def become(self, identity: Identity) -> None:
         ClientSession.become(self, identity)
         # Gathered input is published without permission checks and answers.
-        self._gathered = False
+        self._not_gathered()
 
     @property
     def _has_more(self) -> bool:
@@ -263,7 +301,7 @@ class ClientConnection(ClientSession):
         """
         if self.state is CLOSED:
             return self._work is not None
-        return self._needs_turn and self._stall_timer is None
+        return self.input_state is WAITING and self._stall_timer is None
 
     def _queue(self) -> None:
         """Requests a turn if there is input left."""
@@ -281,11 +319,11 @@ class ClientConnection(ClientSession):
                     self._report_bug(problem)
                 self._work = None
                 continue
-            self._needs_turn = False
+            self._receive(DIRECT)
             data, self._rest = self._rest, b""
             self._handle(data, len(data))
             self.server.mailbox.drain()
-            if not self._needs_turn:
+            if self.input_state is not WAITING:
                 self.release()
             yield
         self._queued = False
@@ -310,9 +348,10 @@ class ClientConnection(ClientSession):
             rounds.step = READ
         if at == end or self.state is CLOSED:
             return
-        self._gathered = False
+        self._not_gathered()
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._needs_turn:
+        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and self.input_state is DIRECT:
+            self._receive(LARGE_FRAME)
             self._frame_size = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
             self._large_frame = bytearray(min(need, size) if need else size)
@@ -329,7 +368,7 @@ class ClientConnection(ClientSession):
         while at < end and self.state in HEARS:
             # Every turn makes progress, however short it is.
             if at and perf_counter() > deadline:
-                self._needs_turn = True
+                self._receive(WAITING)
                 break
             rows, stop = 0, ParseStop.OTHER
             if data[at] in _PUBLISHES:
@@ -355,18 +394,19 @@ class ClientConnection(ClientSession):
                     self.before_publishes(data, frames, rows)
                 if spans:
                     # Judging by these publishes: may the next ones be gathered?
-                    self._gathered = (
+                    gathered = (
                         end <= SMALL
                         and not (one_by_one or frames[0, HEADER_SIZE])
                         and self.permit is None
                         and self.tls is None
                         and all(number > 0 and server.subscriptions.ranks[number] for number, _, _ in spans)
                     )
+                    self._receive(GATHERED if gathered else DIRECT)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # Remaining rows are parsed again later, at most the rows of a turn.
                         self._rows = max(taken, _MIN_ROWS)
-                        self._needs_turn = True
+                        self._receive(WAITING)
                         # The end of the last handled row.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break

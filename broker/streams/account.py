@@ -12,6 +12,7 @@ from broker.streams.configuration import StreamConfig
 from broker.streams.header_state import HeaderState, read_header_state
 from broker.streams.quota import QuotaLimits, StorageQuota
 from broker.streams.stream import Stream
+from broker.streams.stream_limits import enforce_all, expire
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
 from stantools.nats.subjecttree import PatternTree, grow, tree_of
@@ -133,10 +134,10 @@ class Account:
         stream.configure(config)
         self._add(stream, names)
         now = self._clock.wall()
-        while stream.expire(now):
+        while expire(stream, now):
             yield
             stream.check_not_deleted()
-        yield from stream.enforce_all()
+        yield from enforce_all(stream)
         stream.check_not_deleted()
         stream.store.flush()
         return stream
@@ -211,10 +212,10 @@ class Account:
 
     def trim(self, stream: Stream) -> Iterator[None]:
         """Deletes the messages of a stream that are over its limits now, in steps."""
-        while not stream.deleted and stream.expire(self._clock.wall()):
+        while not stream.deleted and expire(stream, self._clock.wall()):
             yield
         if not stream.deleted:
-            yield from stream.enforce_all()
+            yield from enforce_all(stream)
         if not stream.deleted:
             stream.store.flush()
 

@@ -16,6 +16,7 @@ from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import AnswerSteps, ConsumerCalls
 from broker.streams.consumers import ConsumerRegistry
 from broker.streams.headers import bare, status
+from broker.streams.purge import purge
 from broker.streams.requests import dumps, dumps_long, expect_empty, failed, members, parse, response_type
 from broker.streams.stream import Stream
 from broker.streams.streaminfo import add_deleted, stream_info, stream_state, subject_counts
@@ -265,7 +266,7 @@ class Api:
         stream = self._account.find(name)
         pattern = wanted.get("filter", "")
         patterns = (pattern.encode(),) if pattern else ()
-        purged = yield from stream.purge(patterns, wanted.get("seq", 0), wanted.get("keep", 0))
+        purged = yield from purge(stream, patterns, wanted.get("seq", 0), wanted.get("keep", 0))
         stream.store.flush()
         return {"success": True, "purged": purged}
 

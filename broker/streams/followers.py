@@ -1,6 +1,6 @@
 """The followers of a stream: consumers, and copies into other streams.
 
-A stream notifies them before and after it deletes messages. With interest retention they decide which messages stay.
+A stream notifies them when it deletes messages. With interest retention they decide which messages stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class StreamFollower(Protocol):
         """The last sequence that was delivered."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message is about to be deleted; `number` is that of its subject."""
+        """A message is deleted; `number` is that of its subject. The store may still have it."""
 
     def purged(self, pattern: bytes, first: int) -> None:
         """A purge has deleted messages that match `pattern`, all if empty; `first` is the first one left."""

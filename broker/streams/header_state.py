@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.streams.api_errors import RequestError
@@ -29,11 +29,15 @@ class MessageIds:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def note(self, message_id: bytes, sequence: int, time: int) -> None:
-        """Adds the id, possibly empty, of a message stored at `time`."""
-        self.last = message_id
-        if message_id:
-            self._known[message_id] = (sequence, time)
+    def note(self, ids: Sequence[bytes], sequence: int, time: int) -> None:
+        """Adds the ids of messages stored at `time` with consecutive sequences.
+
+        An id may be empty; there are none if no message has headers.
+        """
+        self.last = ids[-1] if ids else b""
+        for number, message_id in enumerate(ids, sequence):
+            if message_id:
+                self._known[message_id] = (number, time)
 
     def find(self, message_id: bytes, oldest: int) -> int:
         """Returns the sequence of the message with this id, stored after `oldest`; 0 for none."""
@@ -83,7 +87,7 @@ def read_header_state(store: StreamStore, config: StreamConfig, now: int) -> Hea
     for message in stored_messages(store, contents.first if config.allow_msg_ttl else window_start):
         headers = parse_nats_headers(message.header)
         if message.sequence >= window_start:
-            ids.note(headers.get(MESSAGE_ID, b""), message.sequence, message.time)
+            ids.note((headers.get(MESSAGE_ID, b""),), message.sequence, message.time)
         if config.allow_msg_ttl and headers:
             with contextlib.suppress(RequestError):
                 lifetimes.note(message.sequence, message.time, lifetime(headers))

@@ -179,7 +179,7 @@ class StreamCopy:
         `sequence` is that in the target, 0 for the next one.
         """
         target = self.target
-        subject = target.admit(subject, header, payload)
+        subject = target.admit(subject, len(header) + len(payload))
         headers = parse_nats_headers(header)
         message_id, life, replaces = headers.get(MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and target.find_duplicate(message_id, time):

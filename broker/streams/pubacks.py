@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 
+#: beginning of an answer, before the sequence
+_HEAD: Final = b'{"stream":%b,"seq":'
 #: Fewer rows are answered one by one.
 _FEW: Final = 16
 #: An answer about a message: the stream, its reply subject, and the answer.
 _One = tuple["Stream", bytes, bytes]
+
+
+def publish_ack(stream: Stream, sequence: int, *, known: bool = False) -> bytes:
+    """Returns the answer to a message that is stored, or `known` as a duplicate."""
+    return b"%b%d%b}" % (_HEAD % stream.json_name, sequence, b',"duplicate": true' if known else b"")
 
 
 class _AckColumns(NamedTuple):
@@ -42,15 +49,14 @@ class PubAcks:
     def add_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, sequence: int) -> None:
         """Adds the answers to rows of a table that were stored with consecutive sequences."""
         if end - begin < _FEW:
-            head = b'{"stream":%b,"seq":' % stream.json_name
             view = memoryview(buffer)
             for _, _, reply, size, _, _, _, _ in frames[begin:end].tolist():
                 if size:
-                    self._waiting.append((stream, bytes(view[reply : reply + size]), b"%b%d}" % (head, sequence)))
+                    self._waiting.append((stream, bytes(view[reply : reply + size]), publish_ack(stream, sequence)))
                 sequence += 1
             return
         answers = frame_table(end - begin)
-        head = b'{"stream":%b,"seq":' % stream.json_name
+        head = _HEAD % stream.json_name
         data, count = encode_numbers(buffer, frames, begin, end, head, sequence, b"}", answers)
         if count:
             self._waiting.append(_AckColumns(stream, data, answers[:count]))

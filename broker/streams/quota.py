@@ -25,14 +25,10 @@ class StorageQuota:
         self.used = {"memory": 0, "file": 0}  #: bytes of messages by storage type
 
     def check(self, storage: str, size: int) -> None:
-        """Raises `RequestError` if the message would exceed the limit."""
-        if not self.has(storage, size):
+        """Raises `RequestError` if messages would exceed the limit."""
+        if self.used[storage] + size > self._most[storage]:
             raise RequestError(503, 10023, "insufficient resources")
 
     def left(self, storage: str) -> int:
         """Returns the number of free bytes."""
         return max(self._most[storage] - self.used[storage], 0)
-
-    def has(self, storage: str, size: int) -> bool:
-        """Returns whether `size` more bytes fit."""
-        return self.used[storage] + size <= self._most[storage]

@@ -22,9 +22,10 @@ from broker.streams.consumers import CHECK_INTERVAL, ConsumerRegistry
 from broker.streams.headers import status
 from broker.streams.mirroring import StreamCopies
 from broker.streams.preview import DIALECTS, PreviewApi
-from broker.streams.pubacks import PubAcks
+from broker.streams.pubacks import PubAcks, publish_ack
 from broker.streams.requestqueue import QueuedRequest, RequestQueue
 from broker.streams.requests import dumps
+from broker.streams.stream_limits import expire
 from broker.streams.stream_source import SourceOrigin
 from broker.streams.streams_options import beyond
 from broker.streams.transfers import Transfers
@@ -223,55 +224,51 @@ class StreamsServer:
         self._driver.commit_soon()
 
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        now, name = self._clock.wall(), stream.json_name
+        now = self._clock.wall()
         # A single message after a pause does not wait for others.
         pause = now - self._published_at
         self._published_at = now
-        if end - begin == 1 and not self._dirty and pause > _MIN_PAUSE:
-            self._publish_single(stream, buffer, frames, begin, now)
-            return
-        self.changed(stream)
         silent = stream.config.no_ack
-        if end - begin >= _MIN_BATCH:
-            try:
-                first = stream.publish_rows(buffer, frames, begin, end, now)
-            except StorageError as error:
-                refused = self._refusal(stream, error)
-                for _, to, _, _ in rows(buffer, frames, begin, end):
-                    if to and not silent:
-                        self._acks.add(stream, to, refused)
-                return
-            if first:
-                if not silent:
-                    self._acks.add_rows(stream, buffer, frames, begin, end, first)
+        at_once = end - begin == 1 and not self._dirty and pause > _MIN_PAUSE
+        if not at_once:
+            self.changed(stream)
+            if end - begin >= _MIN_BATCH and self._publish_rows(stream, buffer, frames, begin, end, now):
                 return
         for subject, reply, header, payload in rows(buffer, frames, begin, end):
             try:
-                sequence, known = stream.publish(subject, header, payload, now)
-                answer = _publish_ack(name, sequence, known)
+                sequence, known = stream.publish(subject, header, payload, now, defer_limits=at_once)
+                if at_once:
+                    stream.flush()
+                answer = publish_ack(stream, sequence, known=known)
             except (RequestError, StorageError) as error:
                 answer = self._refusal(stream, error)
             to = b"" if silent else reply
             if stream.rolling_up is not None:
                 self._queue_work(stream.name, self._roll_up(stream, stream.rest_of_roll_up(), to, answer))
+            elif to and at_once:
+                self._acks.answer(stream, to, answer)
+                self._bus.send_now()
             elif to:
                 self._acks.add(stream, to, answer)
+        if at_once:
+            self._complete_single(stream)
 
-    def _publish_single(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
-        """Stores and acknowledges a message at once, before other steps such as limits and consumers."""
-        [(subject, reply, header, payload)] = rows(buffer, frames, row, row + 1)
+    def _publish_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> bool:
+        """Stores messages together; returns False if none is stored and they must be published one by one."""
         try:
-            sequence, known = stream.publish(subject, header, payload, now, defer_limits=True)
-            stream.flush()
-            answer = _publish_ack(stream.json_name, sequence, known)
-        except (RequestError, StorageError) as error:
-            answer = self._refusal(stream, error)
-        to = b"" if stream.config.no_ack else reply
-        if stream.rolling_up is not None:
-            self._queue_work(stream.name, self._roll_up(stream, stream.rest_of_roll_up(), to, answer))
-        elif to:
-            self._acks.answer(stream, to, answer)
-            self._bus.send_now()
+            first = stream.publish_rows(buffer, frames, begin, end, now)
+        except StorageError as error:
+            refused = self._refusal(stream, error)
+            for _, to, _, _ in rows(buffer, frames, begin, end):
+                if to and not stream.config.no_ack:
+                    self._acks.add(stream, to, refused)
+            return True
+        if first and not stream.config.no_ack:
+            self._acks.add_rows(stream, buffer, frames, begin, end, first)
+        return first > 0
+
+    def _complete_single(self, stream: Stream) -> None:
+        """Enforces limits after the acknowledgement of a message that was stored at once."""
         try:
             stream.trim()
         except StorageError as error:
@@ -512,7 +509,7 @@ class StreamsServer:
             if stream.failure:
                 self._reopen(stream)
             elif stream.may_expire:
-                if stream.expire(wall):
+                if expire(stream, wall):
                     self._queue_work(stream.name, self._expire(stream))
                 self._dirty[stream] = None
         if now - self._synced_at >= _SYNC_INTERVAL:
@@ -528,7 +525,7 @@ class StreamsServer:
     def _expire(self, stream: Stream) -> Iterator[None]:
         """Deletes the other expired messages of a stream."""
         try:
-            while not stream.deleted and stream.expire(self._clock.wall()):
+            while not stream.deleted and expire(stream, self._clock.wall()):
                 self._dirty[stream] = None
                 yield
         except StorageError as error:
@@ -539,10 +536,6 @@ class StreamsServer:
             yield from self.consumers.run_checks()
         finally:
             self._checking = False
-
-
-def _publish_ack(name: bytes, sequence: int, known: bool) -> bytes:
-    return b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
 
 
 def _publish_error(error: RequestError, name: bytes) -> bytes:

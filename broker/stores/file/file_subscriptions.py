@@ -7,10 +7,13 @@ a compaction writes them anew, and so does the flush after a failed write.
 
 from __future__ import annotations
 
+import enum
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
@@ -29,6 +32,34 @@ from stantools.store.logwriter import Live, SubsLog
 from stantools.store.sublog import SubsState
 
 _MSG, _ACK = int(SubRecord.MSG), int(SubRecord.ACK)
+
+
+class SubscriptionLogState(enum.Enum):
+    """States of the records of a channel's subscriptions: where they are, and so what the next flush does.
+
+    Whether threads sync the file or write a new one at the moment is another matter (`busy`).
+    """
+
+    CLEAN = enum.auto()  #: all are written, or threads write them
+    GATHERED = enum.auto()  #: some are gathered: deliveries and acknowledgements, which may be written later
+    URGENT = enum.auto()  #: some are gathered that the next flush must write
+    LOST = enum.auto()  #: some are missing in the file: the next flush writes a new one from memory
+    REWRITING = enum.auto()  #: a compaction replaces the file, in which some are missing; it takes new ones as well
+
+
+# Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
+CLEAN: Final = SubscriptionLogState.CLEAN
+GATHERED: Final = SubscriptionLogState.GATHERED
+URGENT: Final = SubscriptionLogState.URGENT
+LOST: Final = SubscriptionLogState.LOST
+REWRITING: Final = SubscriptionLogState.REWRITING
+_NEXT: Final = {
+    CLEAN: (GATHERED, URGENT, LOST),
+    GATHERED: (CLEAN, URGENT, LOST),
+    URGENT: (CLEAN, LOST),
+    LOST: (CLEAN, REWRITING),  # CLEAN if the store is closed
+    REWRITING: (CLEAN, LOST),
+}
 
 
 @dataclass(slots=True)
@@ -57,15 +88,17 @@ class FileSubscriptions:
         self._counted = found.records, found.dead
         self._end = FILE_HEADER_SIZE + found.record_bytes
         self._log: SubsLog | None = None
-        self._records_lost = self._gathered = False
-        self._delayed = False  # gathered records may be written later
-        self._urgent = False  # the next flush must write the gathered records
+        self._state = CLEAN
+        self._delayed = False  # `services.later` writes gathered records
         self._under_way: Flush | None = None
         self._next: Flush | None = None
         self._compaction: Compaction | None = None
-        self._rewriting = False  # the compaction replaces a file in which records are missing
         self._no_compaction_before = float("-inf")
         self._compacted = float("-inf")
+
+    def _advance(self, state: SubscriptionLogState) -> None:
+        assert state in _NEXT[self._state], f"{self._state} does not become {state}"
+        self._state = state
 
     def recovered(self) -> list[RecoveredSubscription]:
         """Returns copies of all subscriptions, by id."""
@@ -84,14 +117,14 @@ class FileSubscriptions:
         copy = pb.SubState()
         copy.CopyFrom(state)
         copy.id = self._last_id + 1
-        if not self._records_lost:
+        if self._state is not LOST:
             try:
                 log.new(copy)
             except StoreUnwritableError as error:
                 raise self._mark_lost(error) from error
         self._last_id = state.id = copy.id
         self._kept[copy.id] = _KeptRecord(copy, set())
-        self._mark_changed(urgent=True)
+        self._mark_changed(URGENT)
 
     def update(self, state: pb.SubState) -> None:
         kept = self._kept.get(state.id)
@@ -103,8 +136,8 @@ class FileSubscriptions:
         else:
             kept.state = copy
         log = self._open_log()
-        self._mark_changed(urgent=True)
-        if not self._records_lost:
+        self._mark_changed(URGENT)
+        if self._state is not LOST:
             try:
                 log.update(copy)
             except StoreUnwritableError as error:
@@ -113,8 +146,8 @@ class FileSubscriptions:
     def delete(self, subscription: int) -> None:
         kept = self._kept.pop(subscription, None)
         log = self._open_log()
-        self._mark_changed(urgent=True)
-        if not self._records_lost:
+        self._mark_changed(URGENT)
+        if self._state is not LOST:
             try:
                 # The deletion of an unknown id is recorded again (filestore.md section 4.2), but not counted.
                 log.delete(subscription, len(kept.pending) if kept else -1)
@@ -146,9 +179,9 @@ class FileSubscriptions:
 
     def _record(self, kind: int, subscription: int, sequences: Sequence[int]) -> None:
         log = self._log or self._open_log()
-        if not self._gathered or self._records_lost:
-            self._mark_changed()
-            if self._records_lost:
+        if self._state is not GATHERED and self._state is not URGENT:
+            self._mark_changed(GATHERED)
+            if self._state is LOST:
                 return
         services = self._services
         records = encode_flow(kind, subscription, sequences, services.crc)
@@ -163,13 +196,14 @@ class FileSubscriptions:
             raise self._mark_lost(error) from error
 
     def flush(self) -> Flush | None:
-        if self._records_lost or self._rewriting:
+        state = self._state
+        if state is LOST or state is REWRITING:
             self._rewrite()
             self._next = self._next or Flush()
             return self._next
-        if not self._gathered:
+        if state is CLEAN:
             return self._next or self._under_way
-        if self._delayed and not self._urgent and self._services.later.size <= BOUND:
+        if state is GATHERED and self._delayed and self._services.later.size <= BOUND:
             return None
         self._write()
         if not self._services.options.sync:
@@ -203,7 +237,7 @@ class FileSubscriptions:
         self._services.completed.append(done)
         if self._compaction is not None and self._compaction.caught_up and self._take_new_file():
             return
-        if self._rewriting:
+        if self._state is REWRITING:
             return
         following, self._next = self._next, None
         if following is not None:
@@ -212,13 +246,12 @@ class FileSubscriptions:
                     raise StorageError(done.error)
                 self._begin_sync(following)
             except StorageError as error:
-                following.outcome, following.error = FlushOutcome.REFUSED, error.message
-                self._services.completed.append(following)
+                self._refuse(following, error.message)
 
     def write_noted(self) -> None:
         """Writes gathered records for which no flush waits; a failure is logged."""
         self._delayed = False
-        if not self._gathered or self._records_lost:
+        if self._state is CLEAN or self._state is LOST:
             return
         try:
             self._write()
@@ -227,10 +260,10 @@ class FileSubscriptions:
 
     def write_out(self) -> list[Path]:
         """Writes gathered records, and returns the files to sync. Raises StorageError."""
-        if self._records_lost or self._rewriting:
+        if self._state is LOST or self._state is REWRITING:
             self._rewrite()
             return []
-        if self._gathered:
+        if self._state is not CLEAN:
             self._write()
             self._services.unsynced_logs.discard(self)
         return [self._directory / SUBS_FILE]
@@ -241,24 +274,24 @@ class FileSubscriptions:
             log.write_out()
         except StoreUnwritableError as error:
             raise self._mark_lost(error) from error
-        self._gathered = self._urgent = False
+        if self._state is not REWRITING:
+            self._advance(CLEAN)
 
     def _rewrite(self) -> None:
         """Lets threads write a new file from memory, unless they do already. Raises StorageError."""
-        if self._rewriting:
+        if self._state is REWRITING:
             return
         try:
             self._begin_compaction(self._open_log())
         except StoreUnwritableError as error:
             raise self._mark_lost(error) from error
-        self._rewriting = True
-        self._records_lost = self._gathered = self._urgent = False
+        self._advance(REWRITING)
 
-    def _mark_changed(self, *, urgent: bool = False) -> None:
-        """Marks the store as changed since the last flush; the next flush must write an urgent change."""
+    def _mark_changed(self, state: SubscriptionLogState) -> None:
+        """Marks the store as changed since the last flush: GATHERED, or URGENT for the next flush to write it."""
         services = self._services
-        self._gathered = True
-        self._urgent |= urgent
+        if state in _NEXT[self._state]:
+            self._state = state
         services.unsynced_logs.add(self)
         if not self._delayed:
             self._delayed = services.later.takes(self)
@@ -269,13 +302,14 @@ class FileSubscriptions:
 
     def _mark_lost(self, error: Exception) -> StorageError:
         """Marks records as lost: the next flush writes a new file from memory."""
-        self._records_lost, self._gathered, self._rewriting = True, True, False
+        if self._state is not LOST:
+            self._advance(LOST)
         self._drop_compaction()
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
     def _compact_if_due(self) -> None:
         log = self._log
-        if log is None or self._records_lost or self._compaction is not None or not log.due():
+        if log is None or self._state is LOST or self._compaction is not None or not log.due():
             return
         if time.monotonic() < self._no_compaction_before:
             return
@@ -286,7 +320,7 @@ class FileSubscriptions:
             self._compaction_failed(error)
 
     def _begin_compaction(self, log: SubsLog) -> None:
-        new = log.begin_compaction(self._live(), incomplete=self._records_lost)
+        new = log.begin_compaction(self._live(), incomplete=self._state is LOST)
         self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._compaction_failed)
         self._compaction.begin()
 
@@ -312,14 +346,13 @@ class FileSubscriptions:
         if services.options.sync and compaction is not None and compaction.replacement.waiting:
             # A flush of the old file may have made its records durable; the name must not lead to a file without them.
             self._under_way, self._next = self._next or Flush(), None
-            services.disk.run(compaction.replacement.catching_up(), self._caught_up)
+            services.disk.run(compaction.replacement.catching_up(), partial(self._caught_up, compaction))
             return True
         try:
-            job = log.replace(now=time.monotonic())
+            job = self._replace(log)
         except StoreUnwritableError as error:
             self._compaction_failed(error)
             return False
-        self._compaction, self._rewriting = None, False
         if not services.options.sync and self._next is None:
             services.disk.run(job, self._renamed)
             return False
@@ -327,27 +360,46 @@ class FileSubscriptions:
         services.disk.run(job, self._synced)
         return True
 
-    def _caught_up(self, problem: Exception | None) -> None:
+    def _caught_up(self, compaction: Compaction, problem: Exception | None) -> None:
         """Takes the new file, which has all durable records of the old one by now."""
         flush, self._under_way = self._under_way, None
-        log = self._log
+        log, incomplete = self._log, self._state is REWRITING
         assert flush is not None and log is not None
+        not_written = f"{self._directory / SUBS_FILE}: some records were not written"
+        if self._compaction is not compaction:
+            # It was dropped when records were lost; another one may have begun.
+            self._refuse(flush, not_written)
+            return
         try:
-            if self._compaction is None:
-                raise StorageError(f"{self._directory / SUBS_FILE}: some records were not written")
             if problem is not None:
                 self._drop_compaction()
                 self._compaction_failed(problem)
             elif self._try_write(log):
-                job = log.replace(now=time.monotonic())
-                self._compaction, self._rewriting = None, False
+                job = self._replace(log)
                 self._under_way = flush
                 self._services.disk.run(job, self._synced)
                 return
+            if incomplete:
+                # A sync of the old file makes nothing durable that is missing there.
+                raise problem or StorageError(not_written)
             self._begin_sync(flush)
         except StantoolsError as error:
-            flush.outcome, flush.error = FlushOutcome.REFUSED, self._mark_lost(error).message
-            self._services.completed.append(flush)
+            self._refuse(flush, self._mark_lost(error).message)
+
+    def _replace(self, log: SubsLog) -> Callable[[], None]:
+        """Puts the new file in the place of the old one; returns the job that makes it durable.
+
+        After a StoreUnwritableError the new file is removed.
+        """
+        self._compaction = None
+        job = log.replace(now=time.monotonic())
+        if self._state is REWRITING:
+            self._advance(CLEAN)
+        return job
+
+    def _refuse(self, flush: Flush, error: str) -> None:
+        flush.outcome, flush.error = FlushOutcome.REFUSED, error
+        self._services.completed.append(flush)
 
     def _renamed(self, problem: Exception | None) -> None:
         if problem is not None:
@@ -355,14 +407,13 @@ class FileSubscriptions:
 
     def _compaction_failed(self, problem: Exception) -> None:
         self._compaction = None
-        if self._rewriting:
+        if self._state is REWRITING:
             error = self._mark_lost(problem)
             waiting, self._next = self._next, None
             if waiting is None:
                 STREAMING.error("Unable to sync: %s", error)
             else:
-                waiting.outcome, waiting.error = FlushOutcome.REFUSED, error.message
-                self._services.completed.append(waiting)
+                self._refuse(waiting, error.message)
             return
         # The log is unchanged. The original logs nothing here.
         self._no_compaction_before = time.monotonic() + RETRY
@@ -414,21 +465,21 @@ class FileSubscriptions:
 
     def release(self) -> bool:
         """Closes the file, unless records are to be flushed or synced, or the file is being rewritten."""
-        if self._delayed and self._under_way is None and self._compaction is None:
+        if self._delayed and not self.busy:
             self.write_noted()
-        if self._gathered or self._under_way is not None or self._compaction is not None:
+        if self._state is not CLEAN or self.busy:
             return False
         self._close()
         return True
 
     def close(self) -> None:
         try:
-            if self._rewriting:
+            if self._state is REWRITING:
                 raise StorageError(f"{self._directory}: the disk has not completed the last write")
-            if self._records_lost:
+            if self._state is LOST:
                 self._open_log().compact(self._live())
-                self._records_lost = False
-            if self._gathered:
+                self._advance(CLEAN)
+            if self._state is not CLEAN:
                 self._write()
         except StoreUnwritableError as error:
             raise self._mark_lost(error) from error

@@ -28,7 +28,7 @@ from broker.stores.streams.contents import ABSENT, Contents, RowSegment
 from broker.stores.streams.interface import MOST_BYTES, MessageTableColumns, Stored
 from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
 from broker.stores.streams.recovery import StreamRecovery
-from broker.stores.streams.subject_filter import SubjectFilter
+from broker.stores.streams.subject_filter import SubjectFilter, SubjectRows
 from broker.stores.streams.summary import index_of
 from stantools.errors import StantoolsError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
@@ -182,11 +182,11 @@ class FileStream(KeptConsumers):
 
     def append_rows(
         self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
-    ) -> list[tuple[int, int]]:
-        """Adds rows `begin` to `end` of a table. Returns sequence and subject number of dropped messages."""
+    ) -> list[SubjectRows]:
+        """Adds rows `begin` to `end` of a table. Returns their subjects that now have more than `most` messages."""
         contents = self.contents
         segments = contents.segments
-        gone: list[tuple[int, int]] = []
+        found: list[SubjectRows] = []
         while begin < end:
             _, subject_size, _, _, header, _, size, _ = frames[begin].tolist()
             block = self._last(subject_size + size + (_HEADED if header else EMPTY_RECORD_SIZE))
@@ -198,15 +198,8 @@ class FileStream(KeptConsumers):
             )
             block.waiting += records
             begin += contents.last + 1 - sequence
-            if over:
-                went, touched, tombstones, tombstone_sequences = kernels.drop_firsts(contents, over, most, block.key)
-                block.waiting += tombstones
-                block.tombstone_sequences.frombytes(tombstone_sequences)
-                gone += went
-                for segment, count in touched:
-                    if _may_be_sparse(segment, count):
-                        self._sparse_blocks.add(segment.block)
-        return gone
+            found = list(dict.fromkeys(found + over)) if found else over
+        return found
 
     def table(self, sequences: Sequence[int], room: int) -> MessageTableColumns | None:
         """Returns messages that lie near each other in one file and are intact, from the first one on."""
@@ -278,6 +271,16 @@ class FileStream(KeptConsumers):
         if _may_be_sparse(segment):
             self._sparse_blocks.add(segment.block)
         return True
+
+    def drop_firsts(self, subjects: list[SubjectRows], most: int) -> list[tuple[int, int]]:
+        block = self._last(EMPTY_RECORD_SIZE)
+        gone, touched, tombstones, sequences = kernels.drop_firsts(self.contents, subjects, most, block.key)
+        block.waiting += tombstones
+        block.tombstone_sequences.frombytes(sequences)
+        for segment, count in touched:
+            if _may_be_sparse(segment, count):
+                self._sparse_blocks.add(segment.block)
+        return gone
 
     def purge_below(self, sequence: int) -> None:
         gone = list(self.contents.rows(None, sequence))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from broker.stores.interface import StorageError
 from broker.stores.streams.contents import Contents
-from broker.stores.streams.subject_filter import SubjectFilter
+from broker.stores.streams.subject_filter import SubjectFilter, SubjectRows
 from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.meta import ConsumerState, CopiedState
@@ -59,19 +59,28 @@ class StreamStore(ABC):
 
     def append_rows(
         self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
-    ) -> list[tuple[int, int]]:
+    ) -> list[SubjectRows]:
         """Adds messages that arrived together: rows `begin` to `end` of a table.
 
-        `time` is in nanoseconds since 1970. If a subject has more than `most` messages, the oldest are dropped; 0 is
-        no limit. Returns sequence and subject number of the dropped messages.
+        `time` is in nanoseconds since 1970. Returns their subjects that now have more than `most` messages; 0 is no
+        limit.
         """
-        contents = self.contents
-        gone: list[tuple[int, int]] = []
+        subjects: dict[bytes, None] = {}
         for subject, _, header, payload in rows(buffer, frames, begin, end):
             self.append(time, subject, header, payload)
-            entry = contents.subjects[subject]
-            while 0 < most < entry.count:
-                gone.append((contents.first_of(entry), entry.number))
+            subjects[subject] = None
+        entries = (self.contents.subjects[each] for each in subjects) if most > 0 else ()
+        return [each for each in entries if each.count > most]
+
+    def drop_firsts(self, subjects: list[SubjectRows], most: int) -> list[tuple[int, int]]:
+        """Removes the first messages of subjects that have more than `most`, which is at least 1.
+
+        Returns sequence and subject number of the removed messages.
+        """
+        gone: list[tuple[int, int]] = []
+        for entry in subjects:
+            while entry.count > most:
+                gone.append((self.contents.first_of(entry), entry.number))
                 self.remove(gone[-1][0])
         return gone
 

@@ -16,7 +16,7 @@ from broker.busy_poll import PollState
 from broker.nats import fair_scheduler
 from broker.nats.auth import Identity, Permit
 from broker.nats.client import CloseReason
-from broker.nats.connection import ClientConnection
+from broker.nats.connection import ClientConnection, InputState
 from broker.nats.nats_options import NatsOptions, Permissions, SubjectPermission
 from broker.nats.nats_server import NatsServer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, rows
@@ -251,7 +251,7 @@ async def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
         await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
         # The connection is one whose reads may wait.
         world.server.read_coalescer.run()
-        assert world.connections[0]._needs_turn and heard == [b"first"]
+        assert world.connections[0].input_state is InputState.WAITING and heard == [b"first"]
         await world.feed(1, publish(b"own.1", b"one"))
         assert world.server.has_undelivered
         while heard.count(b"first") < 2:
@@ -347,7 +347,7 @@ async def test_what_a_client_published_before_it_ended_reaches_everybody(aborted
     with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
         await world.feed(0, publish(b"all") + b"PING\r\n")
         world.server.read_coalescer.run()
-        assert world.connections[0]._needs_turn
+        assert world.connections[0].input_state is InputState.WAITING
         if aborted:
             world.connections[0].close(CloseReason.SLOW_PENDING, abort=True)
         world.connections[0].connection_lost(ConnectionResetError() if aborted else None)

@@ -357,6 +357,55 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, s
         assert found(directory)[1][1] == [*range(91, 103)]
 
 
+@pytest.mark.parametrize("step", ["catching up", "renaming"])
+def test_a_flush_is_refused_if_the_file_that_has_its_records_does_not_get_its_name(tmp_path, step):
+    """A sync of the old file, in which records are missing, would not make them durable."""
+    store = new_store(tmp_path, sync=True, buffer_size=0)
+    subscriptions, state = with_sent(store, 100)
+    subscriptions.flush()
+    store.settle()
+    with faults() as broken:
+        broken.after = 0
+        with pytest.raises(StorageError, match="No space left"):
+            subscriptions.sent(state.id, [101])
+    hung, goes_on, fsync, replace = threading.Event(), threading.Event(), os.fsync, Path.replace
+    steps = ["filling", "catching up", "catching up again"]
+
+    def sync(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        now = steps.pop(0) if name.startswith("subs") and name != "subs.dat" and steps else ""
+        if now == "catching up":
+            hung.set()
+            assert goes_on.wait(60)
+        if now == "catching up again" and step == "catching up":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    def rename(path: Path, target: Path) -> Path:
+        if target.name == "subs.dat" and step == "renaming":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return replace(path, target)
+
+    with patch.object(os, "fsync", sync), patch.object(Path, "replace", rename):
+        flush = subscriptions.flush()
+        until(lambda: store.completed() is not None and hung.is_set())
+        # The new file needs another sync, because of this record.
+        subscriptions.sent(state.id, [102])
+        goes_on.set()
+        store.settle()
+    assert flush is not None and flush in store.completed()
+    assert not steps
+    assert flush.outcome is FlushOutcome.REFUSED
+    assert "Input/output error" in flush.error
+    assert not list(tmp_path.glob("subs*"))
+    flush = subscriptions.flush()
+    store.settle()
+    assert flush in store.completed()
+    assert flush.outcome is FlushOutcome.STORED
+    store.close()
+    assert found(tmp_path)[1][1] == [*range(1, 103)]
+
+
 def test_a_compaction_leaves_what_is_alive(tmp_path):
     store = new_store(tmp_path, compaction=SMALL)
     subscriptions, state = with_sent(store, 1000)

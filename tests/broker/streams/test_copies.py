@@ -10,6 +10,7 @@ import pytest
 
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import MessageBlock
+from broker.streams.purge import purge
 from broker.streams.subject_mapping import MappingError, SubjectMapping
 from stantools.nats.interest import finished
 from tests.broker.streams.world import World
@@ -133,7 +134,7 @@ def test_a_mirror_has_sequences_and_times_of_its_origin(tmp_path: Path) -> None:
         world.settle()
         rest.append((rest[-1][0] + 1, "o.a", "more"))
         only.append(rest[-1])
-        finished(world.server.account.streams["Late"].purge((), 0, 0))
+        finished(purge(world.server.account.streams["Late"], (), 0, 0))
         check()
     # What goes from the origin stays in the mirror, and that is asked when the origin is gone.
     world.api("STREAM.PURGE.O")

@@ -137,7 +137,8 @@ class History:
     def append_rows(self) -> None:
         messages = [self.message() for _ in range(self.chance.randint(1, 12))]
         buffer, frames = _table(messages)
-        gone = self.store.append_rows(self.time, buffer, frames, 0, len(messages), self.most)
+        over = self.store.append_rows(self.time, buffer, frames, 0, len(messages), self.most)
+        gone = self.store.drop_firsts(over, self.most) if over else []
         for message in messages:
             self.model.last += 1
             self.model.messages[self.model.last] = self.seen[self.model.last] = message
