@@ -35,7 +35,9 @@ _LEAST = 16 << 20
 def is_sql_store(path: str) -> bool:
     if is_address(path):
         return True
-    return "://" not in path and not is_pattern(path) and recognise(Path(path)).kind in (DUMP, DATABASE)
+    if "://" in path or is_pattern(path) or Path(path).is_dir():
+        return False
+    return recognise(Path(path)).kind in (DUMP, DATABASE)
 
 
 def check_password(path: str) -> None:

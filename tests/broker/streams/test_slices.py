@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.stores.streams import contents
-from broker.streams import consumer, server, stream, streaminfo
+from broker.streams import consumer, purge, server, stream_limits, streaminfo
 from broker.streams.api import changed_stream
 from stantools.nats import subjecttree
 from tests.broker.streams.test_transfers import snapshot
@@ -23,7 +23,8 @@ ASKED = b"_INBOX.asked"
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a slice of its own."""
     monkeypatch.setattr(server, "_TIME_SLICE", 0.0)
-    monkeypatch.setattr(stream, "_STEP", 3)
+    for module in (purge, stream_limits):
+        monkeypatch.setattr(module, "STEP", 3)
     for module in (contents, consumer, streaminfo, subjecttree):
         monkeypatch.setattr(module, "STEP", 2)
 

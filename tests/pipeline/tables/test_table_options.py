@@ -65,6 +65,9 @@ def test_every_option_whatever_its_case() -> None:
     assert {name.lower() for name in names_of(TableOptions)} - {name.lower() for name in given} == {
         "encryptionkey",
         "encryptionkeyfile",
+        "sqldriver",
+        "sqlpasswordenv",
+        "sqlpasswordfile",
     }
     assert table_options({"path": "x", "encryptionKey": "sécret"}).key == Secret("sécret".encode())
     assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key == Secret(file=Path("/k"))
