@@ -406,9 +406,17 @@ class FileStream(KeptConsumers):
         """Returns the highest sequence in the file of a block; while records wait, only that in its synced part."""
         if block.waiting:
             return block.durable
-        segments = self.contents.segments_of_block(block.number)
+        last = 0
+        for segment in reversed(self.contents.segments_of_block(block.number)):
+            placed = segment.end - 1 - segment.first
+            if placed >= 0 and segment.places[-1] == ABSENT:
+                # Skipped sequences are not in the file.
+                placed = int(np.flatnonzero(np.frombuffer(segment.places, np.uint32) != ABSENT).max(initial=-1))
+            if placed >= 0:
+                last = segment.first + placed
+                break
         tombstone_sequences = np.frombuffer(block.tombstone_sequences, np.uint64)
-        return max(segments[-1].end - 1 if segments else 0, int(tombstone_sequences.max(initial=0)))
+        return max(last, int(tombstone_sequences.max(initial=0)))
 
     def _rewrite(self, block: MessageBlock) -> None:
         """Rewrites a block with its remaining messages and the required tombstones."""

@@ -35,6 +35,11 @@ def test_an_emptied_block_before_one_with_old_tombstones_does_not_come_back() ->
     play_all(range(4419, 4420), "kill")
 
 
+def test_an_emptied_block_before_skipped_sequences_does_not_come_back() -> None:
+    """It is removed at the next flush: sequences that are in no file need no sync."""
+    play_all(range(558, 559), "kill")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, seed: int) -> None:
     """The synced part of the block after it has only tombstones of earlier messages."""
