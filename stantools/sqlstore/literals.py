@@ -40,6 +40,8 @@ class Notation:
 
     def integer(self, token: Token) -> int | None:
         """Raises ValueError if it is no number."""
+        if token is not None and token.isdigit():
+            return int(token)
         content = self.content(token)
         return None if content is None else int(content)
 
@@ -49,7 +51,7 @@ class Notation:
     def content(self, token: Token) -> bytes | None:
         """Returns text as it was stored, in the charset of the dump."""
         if token is None or token[-1:] != _QUOTE or len(token) == 1:
-            return None if token is None or token.upper() == b"NULL" else _hex(token)
+            return None if token is None or (len(token) == 4 and token.upper() == b"NULL") else _hex(token)
         return _hex(token) if token[:2].upper() == b"X'" else self.unquoted(token)
 
     def binary(self, token: Token) -> bytes | None:
