@@ -47,7 +47,8 @@ _CHARSET: Final = re.compile(rb"SET\s+(?:NAMES|client_encoding\s*=)\s*'?([\w-]+)
 _DELIMITER: Final = re.compile(rb"DELIMITER\s+(\S+)[^\n]*\n", re.IGNORECASE)
 _RESYNC: Final = re.compile(rb"\n(?=(?:INSERT|REPLACE|CREATE|DROP|COPY|LOCK|UNLOCK|--|/\*)[ \n!])")
 _SIGN_OF_POSTGRES: Final = re.compile(
-    rb"PostgreSQL database|pg_catalog|standard_conforming_strings|^COPY\s.*FROM stdin;|^INSERT INTO \"?public\"?\.",
+    rb"PostgreSQL database|pg_catalog|standard_conforming_strings|^COPY\s.*FROM stdin;|^INSERT INTO \"?public\"?\."
+    rb"|[(,]\s*'\\x[0-9A-Fa-f]*'\s*[,)]",  # in MySQL's dumps each backslash of a value is doubled
     re.MULTILINE,
 )
 _HEADING: Final = re.compile(rb"-- (?:(?:MySQL|MariaDB) dump |PostgreSQL database (?:cluster )?dump\r?\n)")

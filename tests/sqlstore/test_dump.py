@@ -60,6 +60,15 @@ def test_rows_do_not_depend_on_the_form(rows: list[tuple[int, bytes]], one: bool
     assert found == rows
 
 
+@given(st.binary(min_size=1, max_size=80), st.binary(max_size=80))
+def test_rows_alone_tell_which_database_they_are_of(first: bytes, second: bytes) -> None:
+    head = b"INSERT INTO Messages VALUES "
+    hexed = [b"(1,%d,5,3,'\\x%s')" % (number, each.hex().encode()) for number, each in enumerate((first, second), 1)]
+    assert rows_of(head + b",".join(hexed) + b";\n") == [(1, first), (2, second)]
+    text = b"'\\x41'" + first + b",'\\x41')" + second
+    assert rows_of(head + b"(1,1,5,3," + mysql(text) + b");\n") == [(1, text)]
+
+
 def rows_of(text: bytes) -> list[tuple[int, bytes]]:
     dump = Dump("x.sql", io.BytesIO(text).read, COLUMNS)
     found = []
