@@ -89,7 +89,7 @@ def verify_sql(
         verdict.bytes_scanned += sum(store.rows(row).size for row in store.channels[name])
     for each in verdict.findings if on_finding else ():
         on_finding(each)  # type: ignore[misc]
-    verdict.seconds = time.perf_counter() - begin
+    verdict.seconds = store.scan.seconds + time.perf_counter() - begin
     return verdict
 
 

@@ -7,6 +7,7 @@ not seen.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -131,10 +132,12 @@ class ChannelRows:
 class MessageScan:
     def __init__(self) -> None:
         self.channels: dict[int, ChannelRows] = {}
+        self.seconds = 0.0  #: time of the scan, with that of reading
 
     def add(self, rows: Iterable[MessageRow]) -> None:
-        channels = self.channels
+        channels, begin = self.channels, time.perf_counter()
         for row in rows:
             if (channel := channels.get(row.id)) is None:
                 channel = channels[row.id] = ChannelRows(row.id)
             channel.add(row)
+        self.seconds += time.perf_counter() - begin

@@ -153,7 +153,9 @@ def test_a_file_store_has_the_intact_messages(golden_sql: Path, case: str, tmp_p
     assert not [each for each in verdict.findings if each.code not in ("subscription-ahead", "server-missing")
                 and each.severity.value != "info"]  # fmt: skip
     found = {each.name: each.intact.as_json() for each in verdict.channels}
-    wanted = {each.name: each.intact.as_json() for each in verify_sql(store).channels}
+    verdict = verify_sql(store)
+    assert verdict.seconds > store.scan.seconds > 0, "the time of reading is in it"
+    wanted = {each.name: each.intact.as_json() for each in verdict.channels}
     assert found == wanted
     rows, names = expected(golden_sql, case)["rows"], {each.id: each for each in store.tables.channels}
     for messages in rows.get("Messages", ()):
