@@ -64,6 +64,13 @@ class RowSegment:
         """The sequence after the last row."""
         return self.first + len(self.sizes)
 
+    def last_placed(self) -> int:
+        """Returns the last row whose record is in the block, which skipped sequences are not; -1 if there is none."""
+        last = len(self.places) - 1
+        if last < 0 or self.places[last] != ABSENT:
+            return last
+        return int(np.flatnonzero(np.frombuffer(self.places, np.uint32) != ABSENT).max(initial=-1))
+
 
 _block_of: Final = attrgetter("block")
 

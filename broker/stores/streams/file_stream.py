@@ -406,15 +406,8 @@ class FileStream(KeptConsumers):
         """Returns the highest sequence in the file of a block; while records wait, only that in its synced part."""
         if block.waiting:
             return block.durable
-        last = 0
-        for segment in reversed(self.contents.segments_of_block(block.number)):
-            placed = segment.end - 1 - segment.first
-            if placed >= 0 and segment.places[-1] == ABSENT:
-                # Skipped sequences are not in the file.
-                placed = int(np.flatnonzero(np.frombuffer(segment.places, np.uint32) != ABSENT).max(initial=-1))
-            if placed >= 0:
-                last = segment.first + placed
-                break
+        segments = reversed(self.contents.segments_of_block(block.number))
+        last = next((each.first + row for each in segments if (row := each.last_placed()) >= 0), 0)
         tombstone_sequences = np.frombuffer(block.tombstone_sequences, np.uint64)
         return max(last, int(tombstone_sequences.max(initial=0)))
 

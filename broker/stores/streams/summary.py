@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.stores.streams.blocks import MessageBlock
-from broker.stores.streams.contents import ABSENT, Contents, RowSegment
+from broker.stores.streams.contents import Contents, RowSegment
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index
 from stantools.streamfiles.layout import HASH_SIZE
 
@@ -55,9 +55,8 @@ def _entry(number: int, segments: list[RowSegment], last: int, last_time: int, *
     live: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *parts])
     if not last:
         for segment in segments:
-            placed = np.flatnonzero(np.frombuffer(segment.places, np.uint32) != ABSENT)
-            if len(placed):
-                last, last_time = segment.first + int(placed[-1]), segment.times[int(placed[-1])]
+            if (row := segment.last_placed()) >= 0:
+                last, last_time = segment.first + row, segment.times[row]
     if not len(live):
         return BlockEntry(number, 0, last + 1, 0, last, last_time, live, 0)
     times = [np.frombuffer(segment.times, np.int64)[each] for segment, each in zip(segments, rows, strict=True)]

@@ -177,25 +177,25 @@ async def test_many_connections_with_subscriptions() -> None:
         assert time.monotonic() - start < 60
 
 
+def alive(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
 @both_loops
 async def test_closed_connections_are_let_go_at_once() -> None:
     """The garbage collector is not needed for it."""
-
-    def there() -> int:
-        return sum(type(each) is ClientConnection for each in gc.get_objects())
-
     gc.collect()
     gc.disable()
     try:
         async with serving() as server:
-            before = there()
+            before = alive(ClientConnection)
             for _ in range(20):
                 async with await Raw.connect(server.port, QUIET + b"SUB a.* 1\r\nPUB b 1\r\nx\r\n") as client:
                     await client.until_pong()
             await eventually(lambda: len(server.closed) == 20)
-            assert there() - before == 20
+            assert alive(ClientConnection) - before == 20
             server.closed.clear()
-            await eventually(lambda: there() == before)
+            await eventually(lambda: alive(ClientConnection) == before)
     finally:
         gc.enable()
 
@@ -255,14 +255,12 @@ def test_no_more_file_descriptors(tmp_path: Path) -> None:
 def test_a_server_is_let_go_with_its_open_connections() -> None:
     """The garbage collector counts their references right."""
 
-    def there() -> int:
-        gc.collect()
-        return sum(type(each) is NatsServer for each in gc.get_objects())
-
     def serve() -> None:
         with Loop(Random(1)).running():
             Peer(1, NatsServer(NatsOptions()))
 
-    before = there()
+    gc.collect()
+    before = alive(NatsServer)
     serve()
-    assert there() == before
+    gc.collect()
+    assert alive(NatsServer) == before

@@ -306,10 +306,8 @@ def test_a_compaction_that_fails(tmp_path, after, sync, caplog):
     assert found(tmp_path)[1][1] == [*range(91, 102)]
 
 
-@pytest.mark.parametrize("sync", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, sync, fails):
-    """Nobody waits for a disk that hangs, what comes meanwhile goes along, and the old file gets nothing more."""
+def store_with_lost_record(tmp_path, *, sync):
+    """A store that could not write the last of 101 deliveries of a subscription."""
     store = new_store(tmp_path, sync=sync, buffer_size=0)
     subscriptions, state = with_sent(store, 100)
     subscriptions.flush()
@@ -319,6 +317,14 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, s
         broken.after = 0
         with pytest.raises(StorageError, match="No space left"):
             subscriptions.sent(state.id, [101])
+    return store, subscriptions, state
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, sync, fails):
+    """Nobody waits for a disk that hangs, what comes meanwhile goes along, and the old file gets nothing more."""
+    store, subscriptions, state = store_with_lost_record(tmp_path, sync=sync)
     path = tmp_path / "foo.bar/subs.dat"
     before = path.read_bytes()
     hung, goes_on, fsync = threading.Event(), threading.Event(), os.fsync
@@ -360,14 +366,7 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, s
 @pytest.mark.parametrize("step", ["catching up", "renaming"])
 def test_a_flush_is_refused_if_the_file_that_has_its_records_does_not_get_its_name(tmp_path, step):
     """A sync of the old file, in which records are missing, would not make them durable."""
-    store = new_store(tmp_path, sync=True, buffer_size=0)
-    subscriptions, state = with_sent(store, 100)
-    subscriptions.flush()
-    store.settle()
-    with faults() as broken:
-        broken.after = 0
-        with pytest.raises(StorageError, match="No space left"):
-            subscriptions.sent(state.id, [101])
+    store, subscriptions, state = store_with_lost_record(tmp_path, sync=True)
     hung, goes_on, fsync, replace = threading.Event(), threading.Event(), os.fsync, Path.replace
     steps = ["filling", "catching up", "catching up again"]
 
