@@ -22,7 +22,7 @@ from broker.nats.fair_scheduler import Mailbox
 from broker.nats.nats_options import VERSION
 from broker.reserved import ReservedSubjects
 from stantools.nats import subjects
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, for_each, frame_table, rows
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
@@ -144,12 +144,12 @@ class InternalClient(BrokerClient):
             self.mailbox.put(lambda: self._finish(reply, None, True))
 
     def _answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        view = memoryview(buffer)
-        for start, size, _, _, header, at, length, _ in frames[begin:end].tolist():
-            reply = bytes(view[start : start + size])[len(self._inbox) :]
-            payload = bytes(view[at + header : at + length])
-            nobody = not payload and bytes(view[at : at + min(header, 12)]) == b"NATS/1.0 503"
-            self._finish(reply, None if nobody else payload, nobody)
+        for_each(rows(buffer, frames, begin, end), self._take_answer)
+
+    def _take_answer(self, message: tuple[bytes, bytes, bytes, bytes]) -> None:
+        subject, _, header, payload = message
+        nobody = not payload and header.startswith(b"NATS/1.0 503")
+        self._finish(subject[len(self._inbox) :], None if nobody else payload, nobody)
 
     def _time_out(self, reply: bytes) -> None:
         self.server.apply_input()

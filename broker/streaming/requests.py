@@ -11,17 +11,7 @@ from google.protobuf.message import Message
 from stantools.format import gogo
 from stantools.format.envelope import Buffer
 from stantools.format.proto import protocol_pb2 as protocol
-from stantools.nats.frames import (
-    HEADER_SIZE,
-    PAYLOAD,
-    PAYLOAD_SIZE,
-    REPLY,
-    REPLY_SIZE,
-    SUBJECT,
-    SUBJECT_SIZE,
-    Frames,
-    Handler,
-)
+from stantools.nats.frames import Frames, Handler, for_each, rows
 
 M = TypeVar("M", bound=Message)
 
@@ -54,21 +44,14 @@ def is_control(payload: bytes) -> bool:
 
 def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[StreamingRequest]:
     """Yields copies of the messages of some rows."""
-    view = memoryview(buffer)
-    for row in frames[begin:end].tolist():
-        start = row[PAYLOAD] + row[HEADER_SIZE]
-        yield StreamingRequest(
-            bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]]),
-            bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]]),
-            bytes(view[start : row[PAYLOAD] + row[PAYLOAD_SIZE]]),
-        )
+    for subject, reply, _, payload in rows(buffer, frames, begin, end):
+        yield StreamingRequest(subject, reply, payload)
 
 
 def per_request(answer: Callable[[StreamingRequest], None]) -> Handler:
     """Returns a handler of frames that passes on one request at a time."""
 
     def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        for request in list(requests(buffer, frames, begin, end)):
-            answer(request)
+        for_each(list(requests(buffer, frames, begin, end)), answer)
 
     return handle

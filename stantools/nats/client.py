@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stantools.nats import encoding
 from stantools.nats.credentials import tls_context
 from stantools.nats.errors import LoginError, NatsError, NotEncryptedError
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.frames import for_each, rows
 from stantools.nats.nats_session import NatsSession
 
 if TYPE_CHECKING:
@@ -78,26 +78,6 @@ class NatsMessage(NamedTuple):
         """The three digits after `NATS/1.0` in the header block, 0 if there are none."""
         digits = self.header[len(_VERSION_LINE) : len(_VERSION_LINE) + 3]
         return int(digits) if self.header.startswith(_VERSION_LINE) and digits.isdigit() else 0
-
-
-def one_by_one(take: Callable[[NatsMessage], None]) -> Handler:
-    """Returns a handler that calls `take` with each single message, for subscriptions with few messages."""
-
-    def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        view = memoryview(buffer)
-        for row in frames[begin:end].tolist():
-            subject, reply, body = row[SUBJECT], row[REPLY], row[PAYLOAD]
-            data, behind = body + row[HEADER_SIZE], body + row[PAYLOAD_SIZE]
-            take(
-                NatsMessage(
-                    bytes(view[subject : subject + row[SUBJECT_SIZE]]),
-                    bytes(view[reply : reply + row[REPLY_SIZE]]),
-                    bytes(view[body:data]),
-                    bytes(view[data:behind]),
-                )
-            )
-
-    return handle
 
 
 class NatsClient:
@@ -333,6 +313,22 @@ class NatsClient:
             self._session.write(encoding.subscribe(subject, self._sids, queue))
         return self._sids
 
+    def listen(self, subject: bytes, take: Callable[[NatsMessage], None], queue: bytes = b"") -> int:
+        """Subscribes with a callback per message, for few messages. Returns the argument of `unsubscribe`.
+
+        Exceptions of the callback go to `on_failed`.
+        """
+
+        def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+            for_each((NatsMessage(*row) for row in rows(buffer, frames, begin, end)), take_subscribed)
+
+        def take_subscribed(message: NatsMessage) -> None:
+            if sid in self.handlers:  # the callback may have unsubscribed
+                take(message)
+
+        sid = self.subscribe(subject, handle, queue)
+        return sid
+
     def unsubscribe(self, sid: int) -> None:
         """Unsubscribes; the handler is not called any more."""
         self.handlers.pop(sid, None)
@@ -350,7 +346,7 @@ class NatsClient:
         """
         if not self._answers:
             self._answers = self.new_inbox() + b"."
-            self.subscribe(self._answers + b"*", one_by_one(self._take_answer))
+            self.listen(self._answers + b"*", self._take_answer)
         self._asked += 1
         reply = self._answers + b"%d" % self._asked
         self._asking[reply] = answered

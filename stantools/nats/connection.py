@@ -15,13 +15,13 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools import __version__
 from stantools.errors import UsageError
 from stantools.nats import encoding
-from stantools.nats.client import ClientSettings, NatsClient, NatsMessage, UnreachableError, one_by_one
+from stantools.nats.client import ClientSettings, NatsClient, NatsMessage, UnreachableError
 from stantools.nats.connect_options import EMBEDDED, ConnectOptions
 from stantools.nats.credentials import tls_context
 from stantools.nats.errors import (
@@ -251,10 +251,6 @@ class NatsConnection(NatsClient):
         return message.data
 
     # Receiving.
-
-    def listen(self, subject: bytes, take: Callable[[NatsMessage], None], queue: bytes = b"") -> int:
-        """Subscribes with a callback per message, for few messages. Returns the argument of `unsubscribe`."""
-        return self.subscribe(subject, one_by_one(take), queue)
 
     def open_inbox(self, subject: bytes, queue: bytes = b"") -> Inbox:
         """Subscribes to a subject or wildcard, to receive in bulk; `new_inbox` makes a unique subject.

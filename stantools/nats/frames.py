@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.format.envelope import Buffer
+
+M = TypeVar("M")
 
 #: columns of the table
 SUBJECT: Final = 0
@@ -91,6 +93,20 @@ def rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple
             bytes(view[at : at + header]),
             bytes(view[at + header : at + length]),
         )
+
+
+def for_each(messages: Iterable[M], take: Callable[[M], None]) -> None:
+    """Calls `take` with each message, then raises what failed, several exceptions as a group: none stops the others."""
+    problems: list[Exception] = []
+    for message in messages:
+        try:
+            take(message)
+        except Exception as problem:
+            problems.append(problem)
+    if len(problems) > 1:
+        raise ExceptionGroup(f"{len(problems)} messages", problems)
+    if problems:
+        raise problems[0]
 
 
 def frame_table(rows: int) -> Frames:

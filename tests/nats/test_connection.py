@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import threading
 import time
@@ -353,25 +352,40 @@ async def test_a_slow_reader_loses_nothing(start_server: Callable[..., Any]) -> 
     assert taken == list(range(5000))
 
 
-async def test_a_handler_that_fails_stops_nothing(start_server: Callable[..., Any]) -> None:
+async def test_a_callback_that_fails_loses_no_other_message(start_server: Callable[..., Any]) -> None:
     server = start_server()
     taken: list[bytes] = []
 
     def take(message: NatsMessage) -> None:
         taken.append(message.data)
-        if message.data == b"1":
-            raise ValueError("one")
+        if message.data in (b"1", b"3"):
+            raise ValueError(message.data)
 
     async with connect(ConnectOptions(servers=(server.url,))) as connection:
         connection.listen(b"work", take)
         with connection.watch() as failed:
-            for number in range(3):
+            for number in range(5):  # sent, and therefore read, together
                 connection.publish(b"work", b"%d" % number)
-                with contextlib.suppress(NatsError):  # if the failure is seen before the PONG
-                    await connection.flush()
-            await eventually(lambda: len(taken) == 3, 20)
-            assert "could not be handled" in failed.result().message
-        assert taken == [b"0", b"1", b"2"] and connection.connected
+            await eventually(lambda: len(taken) == 5, 20)
+            assert "could not be handled" in failed.result().message and "ValueError(b'1')" in failed.result().message
+        assert taken == [b"0", b"1", b"2", b"3", b"4"] and connection.connected
+
+
+async def test_a_callback_that_unsubscribes_gets_nothing_more(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    taken: list[bytes] = []
+
+    def take(message: NatsMessage) -> None:
+        taken.append(message.data)
+        if len(taken) == 2:
+            connection.unsubscribe(sid)
+
+    async with connect(ConnectOptions(servers=(server.url,))) as connection:
+        sid = connection.listen(b"work", take)
+        for number in range(5):
+            connection.publish(b"work", b"%d" % number)
+        await connection.flush()
+        assert taken == [b"0", b"1"]
 
 
 async def test_a_connection_that_cannot_be_made_again(

@@ -15,6 +15,7 @@ from broker.log import TRACE
 from broker.nats.client import CloseReason
 from broker.nats.nats_options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
 from broker.nats.nats_server import NatsServer
+from broker.streaming.requests import StreamingRequest, per_request
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames, Payloads
 from tests.broker.nats.serving import Raw, serving
@@ -279,3 +280,40 @@ async def test_a_handler_that_talks_to_itself_or_fails(caplog: pytest.LogCapture
             await eventually(lambda: caplog.text.count("oops") >= 2)
             assert count[0] > 100
             ours.close()
+
+
+async def test_a_failed_request_loses_none_that_was_read_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    taken: list[bytes] = []
+
+    def answer(request: StreamingRequest) -> None:
+        taken.append(request.payload)
+        if request.payload != b"2":
+            raise KeyError(f"oops {request.payload!r}")
+
+    async with serving() as server:
+        server.internal_client("ours").subscribe(b"ask", per_request(answer))
+        frames = b"".join(b"PUB ask 1\r\n%d\r\n" % number for number in range(4))
+        async with await Raw.connect(server.port, QUIET + frames) as client:
+            assert await client.until_pong() == PONG
+    assert taken == [b"0", b"1", b"2", b"3"]
+    assert all(f"oops b'{number}'" in caplog.text for number in (0, 1, 3))
+
+
+async def test_a_failed_callback_of_a_request_loses_no_other_answer(caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[bytes | None] = []
+
+    def answered(payload: bytes | None, nobody: bool) -> None:
+        answers.append(payload)
+        if payload == b"0":
+            raise KeyError("oops")
+
+    async with serving() as server, await Raw.connect(server.port, QUIET + b"SUB ask 1\r\n") as client:
+        assert await client.until_pong() == PONG
+        ours = server.internal_client("ours")
+        for number in range(3):
+            ours.request(b"ask", b"%d" % number, 60, answered)
+        lines = [await client.line() for _ in range(6)]
+        replies = [line.split()[3] for line in lines[::2]]
+        client.send(b"".join(b"PUB %b 1\r\n%d\r\n" % (reply, at) for at, reply in enumerate(replies)))
+        await eventually(lambda: len(answers) == 3)
+    assert answers == [b"0", b"1", b"2"] and "oops" in caplog.text
