@@ -51,6 +51,11 @@ class PreparedStream:
         payload = max((channel.largest_payload for channel, _ in self.source.parts), default=0)
         return payload + (_HEADER_BYTES if self.plan.origin_headers else 0)
 
+    def resembles(self, config: Mapping[str, Any], messages: int, last: int) -> bool:
+        """Returns whether a stream of the target looks as if a migration had made all of it."""
+        described = config.get("description") == self.plan.config.get("description")
+        return described and (messages, last) == (self.source.count, self.source.last)
+
     def positions(self) -> list[tuple[ConsumerPlan, ConsumerProgress]]:
         """Returns the consumers with their positions in sequences of the stream."""
         return [(consumer, stream_position(consumer, self.source)) for consumer in self.plan.consumers]

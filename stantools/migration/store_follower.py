@@ -55,6 +55,9 @@ class StreamContent:
     last: int
     messages: int
 
+    def __str__(self) -> str:
+        return f"{self.messages:,}" if self.messages == self.last else f"{self.messages:,} up to {self.last:,}"
+
 
 class FollowedSource(Protocol):
     """The store that is followed."""

@@ -142,9 +142,7 @@ class TargetPaths:
         kind=Path,
         metavar="DIR",
     )
-    force: bool = FORCE.field(
-        help="Continue even though a server seems to use a node, or --jetstream-store's directory."
-    )
+    force: bool = FORCE.field(help="Continue even though a server seems to use a node, or the directory of the target.")
 
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:

@@ -56,6 +56,12 @@ class Problem:
     remedy: str
 
 
+def stream_exists(name: str, messages: int | str, last: int | str) -> Problem:
+    detail = f"it already exists, with {messages} messages up to {last}"
+    remedy = "use --replace to delete it first, --append-missing to add missing messages, or choose another name"
+    return Problem("stream-exists", RemarkLevel.PROBLEM, name, detail, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamDemand:
     config: Mapping[str, Any]  #: configuration for the API; always has `name`

@@ -21,6 +21,7 @@ from stantools.migration.server.demands import (
     account_problems,
     refused,
     reserved_bytes,
+    stream_exists,
     wanted_bytes,
 )
 from stantools.nats.connect_options import DEFAULT_API_PREFIX
@@ -125,11 +126,7 @@ async def _existing_streams(
     for demand in demands:
         if demand.name in infos and not demand.may_exist:
             state = (infos[demand.name] or {}).get("state", {})
-            detail = f"it already exists, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
-            remedy = (
-                "use --replace to delete it first, --append-missing to add missing messages, or choose another name"
-            )
-            problems.append(Problem("stream-exists", RemarkLevel.PROBLEM, demand.name, detail, remedy))
+            problems.append(stream_exists(demand.name, state.get("messages", "?"), state.get("last_seq", "?")))
     return {name: info or {} for name, info in infos.items()}
 
 

@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import RefusedError
+from stantools.inspection.stream_overview import StreamOverview, stream_overview
 from stantools.migration.journal import UNWATCHED, JournalObserver, StreamOutcome, StreamStage
 from stantools.migration.plan.migration_plan import Remark, RemarkLevel, StreamPlan, TargetKind, TargetRef
 from stantools.migration.prepared_stream import PreparedStream, estimated_bytes, room_problems
 from stantools.migration.proof.stream_proof import Proof
+from stantools.migration.store_follower import StreamContent
 from stantools.migration.targets.file_destination import (
     ARCHIVE,
     REQUEST,
@@ -55,6 +57,7 @@ from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
 from stantools.store.locks import QUIET_SECONDS
+from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.meta import ArchiveState, stream_meta
 
 
@@ -183,6 +186,7 @@ class StoreDirectory(FileDestination):
         self._unused_at = -math.inf
         self._layout = read_layout(self.path, account)
         self._streams = self._layout.account_directory(account) / STREAMS
+        self._overviews: dict[str, StreamOverview] = {}
 
     def reference(self) -> TargetRef:
         return TargetRef(TargetKind.STORE, (str(self.path),))
@@ -198,7 +202,22 @@ class StoreDirectory(FileDestination):
         return self.check(plans, replace=options.existing is ExistingPolicy.REPLACE, begun=begun)
 
     def contents(self, names: Collection[str]) -> Mapping[str, str]:
-        return {name: "a stream" for name in names if self.directory(name).exists()}
+        contents = {}
+        for name in self.present(names):
+            each = self.overview(name)
+            damaged = ", damaged" if each.problems else ""
+            contents[name] = f"{StreamContent(each.last_seq, each.messages)}{damaged}"
+        return contents
+
+    def present(self, names: Collection[str]) -> list[str]:
+        return [name for name in names if self.directory(name).exists()]
+
+    def overview(self, stream: str) -> StreamOverview:
+        """Reads what a stream holds, as a server would recover it."""
+        if stream not in self._overviews:
+            stored = StoredStream(self.directory(stream), self.account)
+            self._overviews[stream] = stream_overview(stored)
+        return self._overviews[stream]
 
     def check(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from stantools.migration.publish.consumers import UNFINISHED, StreamConsumers
 from stantools.migration.publish.loader import PublishOptions
 from stantools.migration.publish.stream_append import extend_stream
 from stantools.migration.publish.stream_publish import SETTLING
-from stantools.migration.server.preflight import StreamAccess, StreamDemand, preflight
+from stantools.migration.server.preflight import Problem, StreamAccess, StreamDemand, preflight
 from stantools.migration.store_follower import EndDetector, StoreFollower, StreamContent
 from stantools.migration.targets.stream_load import (
     ApplyOptions,
@@ -260,7 +260,10 @@ class ServerDestination:
             except NatsError:
                 return {}  # the list of problems has it
             states = {name: info["state"] for name, info in zip(present, infos, strict=True) if info}
-            return {name: _content_text(state) for name, state in states.items()}
+            contents = {
+                name: StreamContent(int(state["last_seq"]), int(state["messages"])) for name, state in states.items()
+            }
+            return {name: str(content) for name, content in contents.items()}
 
         return self._run(ask)
 
@@ -318,18 +321,13 @@ class ServerDestination:
         return run(main(), self._check)
 
 
-def _content_text(state: Mapping[str, Any]) -> str:
-    messages, last = int(state["messages"]), int(state["last_seq"])
-    return f"{messages:,}" if messages == last else f"{messages:,} up to {last:,}"
-
-
 async def check_server(
     js: JetStream, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str]
 ) -> list[Remark]:
     """Returns the problems of streams on a server; arguments are those of `Destination.problems`."""
     demands = []
     for stream in streams:
-        keeps = options.existing in (ExistingPolicy.REPLACE, ExistingPolicy.APPEND) or stream.name in begun
+        keeps = options.keeps_existing or stream.name in begun
         # The counts of a published stream prove nothing: its consumers are made last.
         keeps = keeps or (options.way is LoadMethod.ARCHIVE and await _is_complete(js, stream))
         demands.append(
@@ -344,7 +342,11 @@ async def check_server(
             )
         )
     access = StreamAccess.PUBLISH if options.way is LoadMethod.PUBLISH else StreamAccess.RESTORE
-    found = await preflight(js, demands, access, verify=options.prove)
+    return as_remarks(await preflight(js, demands, access, verify=options.prove), options)
+
+
+def as_remarks(problems: Iterable[Problem], options: ApplyOptions) -> list[Remark]:
+    """Returns problems of a server as remarks; existing streams are warnings until their treatment is chosen."""
     undecided = options.existing is ExistingPolicy.UNDECIDED
     return [
         Remark(
@@ -353,7 +355,7 @@ async def check_server(
             each.detail,
             each.remedy,
         )
-        for each in found
+        for each in problems
     ]
 
 
@@ -363,10 +365,9 @@ async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:
         info = await js.stream_info(stream.name)
     except StantoolsError:
         return False  # the following checks report the problem
-    if info is None or info["config"].get("description") != stream.plan.config.get("description"):
+    if info is None:
         return False
-    state = info["state"]
-    return bool(state["messages"] == stream.source.count and state["last_seq"] == stream.source.last)
+    return stream.resembles(info["config"], int(info["state"]["messages"]), int(info["state"]["last_seq"]))
 
 
 async def prove_streams(

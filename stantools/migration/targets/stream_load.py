@@ -77,6 +77,11 @@ class ApplyOptions:
     chunk_timeout: float = 30.0  #: seconds for the answer to a piece of an archive
     final_timeout: float = 3600.0  #: seconds for the server to unpack an archive
 
+    @property
+    def keeps_existing(self) -> bool:
+        """Whether existing streams are no obstacle: they are replaced or continued."""
+        return self.existing in (ExistingPolicy.REPLACE, ExistingPolicy.APPEND)
+
 
 DEFAULTS = ApplyOptions()
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from stantools.errors import UsageError
 from stantools.migration.plan.plan_options import TargetPaths
 from stantools.nats.connect_options import EMBEDDED, ConnectOptions
 
@@ -45,39 +44,6 @@ class Destination(Protocol):
         """Compares every stream with the store; `published` names those that were published, wholly or in part."""
 
 
-class PlannedDestination:
-    """An embedded server that is not running: for planning only."""
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-
-    def reference(self) -> TargetRef:
-        from stantools.migration.plan.migration_plan import TargetKind, TargetRef
-
-        return TargetRef(TargetKind.SERVER, (EMBEDDED,))
-
-    def problems(
-        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Remark]:
-        """Checks for space only, without a server."""
-        from stantools.migration.prepared_stream import room_problems
-
-        return room_problems(self._store, streams)
-
-    def contents(self, names: Collection[str]) -> Mapping[str, str]:
-        return {}
-
-    def apply(
-        self, streams: Sequence[PreparedStream], journal: StepLog, options: ApplyOptions, watch: JournalObserver
-    ) -> list[StreamResult]:
-        raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
-
-    def verify(
-        self, streams: Sequence[PreparedStream], published: Collection[str], watch: JournalObserver, parallel: int
-    ) -> list[StreamResult]:
-        raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
-
-
 @contextmanager
 def opened(
     places: TargetPaths,
@@ -93,6 +59,7 @@ def opened(
     that.
     """
     from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
+    from stantools.migration.targets.planned_server import PlannedServer
     from stantools.migration.targets.server_destination import ServerDestination
     from stantools.nats.errors import CannotConnectError
     from stantools.nats.serverprocess import EmbeddedServer
@@ -102,8 +69,9 @@ def opened(
     elif places.jetstream_store:
         yield StoreDirectory(places.jetstream_store, places.account, force=places.force)
     elif connect_options.embedded and not start:
-        yield PlannedDestination(places.embedded_store)
+        yield PlannedServer(places.embedded_store, force=places.force)
     elif connect_options.embedded:
+        PlannedServer(places.embedded_store, force=places.force).check_unused()
         with EmbeddedServer(places.embedded_store) as server:
             if note:
                 note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
