@@ -121,12 +121,22 @@ def confirm(question: str, *, yes: bool) -> bool:
     return click.confirm(wrapped(question, 2, err=True), err=True)
 
 
-def tell_cut() -> None:
-    """Notes once, at the end, that tables were cut to fit the terminal."""
+def tell_cut(column: str = "") -> None:
+    """Notes once, at the end, that tables were cut to fit the terminal, and the columns that were left out."""
     ctx = click.get_current_context(silent=True)
-    if ctx and not _setting("cut"):
-        ctx.meta["stantools.cut"] = True
-        ctx.call_on_close(lambda: note("tables are cut to the width of the terminal; --wide shows all"))
+    if ctx is None:
+        return
+    missing = ctx.meta.get("stantools.cut")
+    if missing is None:
+        missing = ctx.meta["stantools.cut"] = dict[str, None]()
+
+        def tell() -> None:
+            without = f", without {', '.join(missing)}" if missing else ""
+            note(f"tables are cut to the width of the terminal{without}; --wide shows all")
+
+        ctx.call_on_close(tell)
+    if column:
+        missing[column] = None
 
 
 def width(*, err: bool = False) -> int | None:

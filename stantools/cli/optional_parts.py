@@ -56,6 +56,7 @@ def parts() -> Iterator[OptionalPart]:
 
 def describe() -> str:
     from stantools.cli.output import table_text
+    from stantools.inspection.report import columns
 
     rows, found = [], list(parts())
     for part in found:
@@ -63,7 +64,7 @@ def describe() -> str:
         missing = f"missing: {', '.join(name for name, version in part.packages.items() if not version)}"
         rows.append((part.name, part.purpose, there if part.complete else missing))
     head = f"stantools {__version__}, Python {platform.python_version()}"
-    lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
+    lines = [head, "", table_text(columns("part", "for", "installed", fold=("installed",)), rows).rstrip()]
     lacking = [name for part in found for name, version in part.packages.items() if not version]
     if lacking:
         lines += ["", f"to install the missing packages: {install_command(*lacking)}"]

@@ -11,10 +11,11 @@ import csv
 import io
 import itertools
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stantools.cli import console
 from stantools.cli.console import escape
@@ -22,10 +23,15 @@ from stantools.errors import ExitCode
 from stantools.escaping import known
 from stantools.notation import cut
 
-SCHEMA = 1
-#: Minimum width of a text column.
-_MIN_WIDTH = 4
+if TYPE_CHECKING:
+    from stantools.inspection.report import ReportColumn
 
+SCHEMA = 1
+#: Minimum width of a text column; width at which most texts can still be read.
+_MIN_WIDTH = 4
+_READABLE = 14
+
+_TOKENS = re.compile(r"[^\s./_-]*[\s./_-]|[^\s./_-]+")
 #: Rows that determine the column widths of a table.
 _BLOCK = 1000
 #: bytes in a line of a dump
@@ -167,59 +173,41 @@ def print_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         writer.writerow([_cell(value) for value in row])
 
 
-def print_table(
-    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), fold: Sequence[str] = ()
-) -> None:
-    """Prints a table for people.
-
-    Args:
-        headers: One per column.
-        rows: Cells; None is empty.
-        right: Headers of right-aligned columns.
-        fold: Headers of columns that are wrapped instead of cut if the terminal is too narrow.
-    """
+def print_table(columns: Sequence[ReportColumn], rows: Iterable[Sequence[Any]]) -> None:
+    """Prints a table for people; a cell that is None is empty."""
     left = iter(rows)
-    text = table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold)
+    text = table_text(columns, itertools.islice(left, _BLOCK))
     sys.stdout.write(text)
     # A long table is not kept in memory. In a terminal its headings are repeated; in a file, where nothing is cut,
     # cells wider than all of the first rows stand out.
     if console.width():
-        while text := table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold):
+        while text := table_text(columns, itertools.islice(left, _BLOCK)):
             sys.stdout.write("\n" + text)
         return
     widths = [len(rule) for rule in text.split("\n", 2)[1].split()] if text else []
-    sides = (">" if header in right else "<" for header in headers)
+    sides = (">" if column.number else "<" for column in columns)
     layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=False))
     while rest := list(itertools.islice(left, _BLOCK)):
         lines = (layout.format(*[_cell(value) for value in row]).rstrip() for row in rest)
         sys.stdout.write("\n".join(lines) + "\n")
 
 
-def table_text(
-    headers: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    right: Sequence[str] = (),
-    fold: Sequence[str] = (),
-    indent: int = 0,
-) -> str:
+def table_text(columns: Sequence[ReportColumn], rows: Iterable[Sequence[Any]], *, indent: int = 0) -> str:
     """Returns a table for people; see `print_table`. Its lines begin with `indent` spaces."""
     from tabulate import tabulate
 
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
-    columns = [
-        _TextColumn(header, each, number=header in right, fold=header in fold)
-        for header, each in zip(headers, zip(*cells, strict=True), strict=True)
-    ]
+    shown = [_ShownColumn(column, each) for column, each in zip(columns, zip(*cells, strict=True), strict=True)]
     width = console.width()
-    if width and _total(columns) > width - indent:
-        columns = _fit(columns, width - indent)
-    sides = ["right" if column.number else "left" for column in columns]
+    if width and _total(shown) > width - indent:
+        shown = _fit(shown, width - indent)
+    height = max(len(each.title) for each in shown)
+    sides = ["right" if each.column.number else "left" for each in shown]
     # Titles and rules are rows: the library adds space to headers, which a narrow terminal does not have.
     text: str = tabulate(
-        zip(*[column.lines() for column in columns], strict=True),
+        zip(*[each.lines(height) for each in shown], strict=True),
         tablefmt="plain",
         disable_numparse=True,
         colalign=sides,
@@ -227,52 +215,87 @@ def table_text(
     return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
-class _TextColumn:
+class _ShownColumn:
     """One column of a table, as wide as its cells, and somewhat wider than its title."""
 
-    def __init__(self, title: str, cells: Sequence[str], *, number: bool, fold: bool) -> None:
-        self.title = title
+    def __init__(self, column: ReportColumn, cells: Sequence[str]) -> None:
+        self.column = column
         self.cells = cells
-        self.number = number
-        self._fold = fold
-        self.width = max(len(title) + 2, *map(len, cells))
+        self.width = max(len(column.title) + 2, *map(len, cells))
+
+    @property
+    def least(self) -> int:
+        """Minimum width, with every word of the title."""
+        return max(_MIN_WIDTH, *map(len, self.column.title.split() or [""]))
 
     def tighten(self) -> None:
         """Shrinks to the width of the cells and of the title's words."""
-        self.width = max(map(len, (*self.title.split(), *self.cells)))
+        self.width = max(map(len, (*self.column.title.split(), *self.cells)))
 
-    def lines(self) -> list[str]:
-        """Returns the title, the rule and the cells, each cut or wrapped to the width."""
-        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fit, self.cells)]
+    @property
+    def title(self) -> list[str]:
+        return textwrap.wrap(self.column.title, self.width)
+
+    def lines(self, height: int) -> list[str]:
+        """Returns the title, which ends above the rule, the rule and the cells, each cut or wrapped to the width."""
+        above = [""] * (height - len(self.title))
+        return [*above, *self.title, "-" * self.width, *map(self._fit, self.cells)]
 
     def _fit(self, text: str) -> str:
         if len(text) <= self.width:
             return text
-        if self._fold:
+        if self.column.fold:
             return textwrap.fill(text, self.width)
+        if self.column.key:
+            return _wrapped_name(text, self.width)
         console.tell_cut()
         return cut(text, self.width)
 
 
-def _total(columns: Sequence[_TextColumn]) -> int:
-    return sum(column.width + 2 for column in columns) - 2
+def _wrapped_name(name: str, width: int) -> str:
+    """Wraps a name, if possible after its separators."""
+    lines = [""]
+    for token in _TOKENS.findall(name):
+        for part in (token[begin : begin + width] for begin in range(0, len(token), width)):
+            if len(lines[-1]) + len(part) > width:
+                lines.append("")
+            lines[-1] += part
+    return "\n".join(lines)
 
 
-def _fit(columns: Sequence[_TextColumn], width: int) -> list[_TextColumn]:
-    """Fits a table into a terminal without cutting numbers.
+def _total(columns: Sequence[_ShownColumn]) -> int:
+    return sum(each.width + 2 for each in columns) - 2
 
-    Empty columns are dropped, titles are wrapped, and the widest text columns shrink.
+
+def _fit(columns: Sequence[_ShownColumn], width: int) -> list[_ShownColumn]:
+    """Fits a table into a terminal without cutting numbers, nor what identifies a row or is its state.
+
+    Empty columns are dropped, titles are wrapped, texts shrink as long as they can be read, and details are left out.
+    If that is not enough, texts shrink further, and at last keys, which are wrapped.
     """
-    kept = [column for column in columns if any(column.cells)]
-    for column in kept:
-        column.tighten()
-    texts = [column for column in kept if not column.number]
-    while _total(kept) > width and texts:
-        widest = max(texts, key=lambda column: column.width)
-        if widest.width <= _MIN_WIDTH:
+    kept = [each for each in columns if any(each.cells)]
+    for each in kept:
+        each.tighten()
+    texts = [each for each in kept if not each.column.number]
+    free = [each for each in texts if not each.column.key]
+    _shrink(kept, free, width, _READABLE)
+    for each in sorted((each for each in kept if each.column.detail), key=lambda each: each.column.detail):
+        if _total(kept) <= width:
             break
-        widest.width -= 1
+        kept.remove(each)
+        console.tell_cut(each.column.title)
+    _shrink(kept, [each for each in free if each in kept], width)
+    _shrink(kept, [each for each in texts if each in kept], width)
     return kept
+
+
+def _shrink(columns: Sequence[_ShownColumn], texts: Sequence[_ShownColumn], width: int, least: int = 0) -> None:
+    """Makes the widest of some columns narrower, until all of them fit or have the least width."""
+    while _total(columns) > width:
+        wide = [each for each in texts if each.width > max(least, each.least)]
+        if not wide:
+            break
+        max(wide, key=lambda each: each.width).width -= 1
 
 
 def _cell(value: Any) -> str:

@@ -118,15 +118,12 @@ def _print_facts(section: ReportSection) -> None:
 
 
 def _print_table(table: ReportTable, indent: int | None) -> None:
-    titles = [each.title for each in table.columns]
-    right = [each.title for each in table.columns if each.number]
-    fold = [each.title for each in table.columns if each.fold]
     if table.stream is not None:
-        print_table(titles, table.stream, right=right, fold=fold)
+        print_table(table.columns, table.stream)
         return
     rows, margin = table.rows if table.limit is None or console.shows_all() else table.rows[: table.limit], indent or 0
     if rows:
-        click.echo(table_text(titles, rows, right=right, fold=fold, indent=margin), nl=indent is None)
+        click.echo(table_text(table.columns, rows, indent=margin), nl=indent is None)
     if table.limit != 0:
         missing = len(table.rows) - len(rows) + table.more
         console.left_out(missing, table.noun, head=" " * margin, tail=table.rest or _ALL)

@@ -51,12 +51,13 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
 
 
 def _list_damages() -> int:
+    from stantools.inspection.report import columns
     from stantools.store.damage import DAMAGES
 
     if console.output() == "json":
         print_json({"damages": [{"name": name, "description": each.description} for name, each in DAMAGES.items()]})
     else:
-        print_table(("damage", "what it does"), ((name, each.description) for name, each in DAMAGES.items()))
+        print_table(columns("damage", "what it does"), ((name, each.description) for name, each in DAMAGES.items()))
     return ExitCode.CLEAN
 
 

@@ -43,6 +43,7 @@ _OUTCOMES = columns(
 _FORECASTS = columns(
     *("channel", "first", "last", "messages", "bytes", "readable", "delivered", "delivery stops at", "subs"),
     numbers=("first", "last", "messages", "bytes", "subs"),
+    details=("subs", "bytes", "readable"),
     fold=("delivery stops at",),
 )
 #: Log lines that are left out: informational ones, the dump of a bad record, and the error itself.

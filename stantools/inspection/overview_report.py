@@ -22,19 +22,24 @@ if TYPE_CHECKING:
 
 #: names of a channel's values in csv
 CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
-_CLIENTS = columns("client", "heartbeat inbox", "connection")
+_CLIENTS = columns("client", "heartbeat inbox", "connection", details=("connection",))
 _CHANNELS = columns(
     *("channel", "first", "last", "messages", "bytes", "slices", "subs", "newest"),
     numbers=("first", "last", "messages", "bytes", "slices", "subs"),
+    details=("slices", "bytes", "newest", "on disk"),
 )
-_ON_DISK = ReportColumn("on disk", number=True)
+_ON_DISK = ReportColumn("on disk", number=True, detail=1)
 _SUBSCRIPTIONS = columns(
     *("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag"),
     numbers=("sub", "last sent", "pending", "lag"),
+    keys=("channel", "status", "durable or group"),
+    details=("last sent", "client"),
 )
 _SLICES = columns(
     *("channel", "slice", "first", "last", "messages", "file size", "known from", "oldest"),
     numbers=("first", "last", "messages", "file size"),
+    keys=("channel", "slice"),
+    details=("file size", "oldest"),
 )
 _SNAPSHOTS = columns("snapshot", "term", "index", "size", "usable", numbers=("term", "index", "size"))
 _STREAM_NAMES = (
@@ -44,6 +49,8 @@ _STREAM_NAMES = (
 _STREAMS = columns(
     *("account", "stream", "first", "last", "messages", "bytes", "deleted", "subjects", "blocks", "consumers"),
     numbers=("first", "last", "messages", "bytes", "deleted", "subjects", "blocks", "consumers"),
+    keys=("account", "stream"),
+    details=("blocks", "subjects", "deleted", "bytes"),
 )
 _MANY = 20
 

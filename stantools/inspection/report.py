@@ -25,13 +25,32 @@ class ReportColumn:
     number: bool = False  #: aligned right
     role: Role = ""  #: meaning of a value other than zero
     fold: bool = False  #: wrapped instead of cut if the terminal is too narrow
+    #: identifies a row, or is its state: shrinks last, and is wrapped instead of cut
+    key: bool = False
+    #: left out, the smallest first, if the terminal is too narrow; 0 stays
+    detail: int = 0
 
 
 def columns(
-    *titles: str, numbers: Sequence[str] = (), roles: Mapping[str, Role] | None = None, fold: Sequence[str] = ()
+    *titles: str,
+    numbers: Sequence[str] = (),
+    roles: Mapping[str, Role] | None = None,
+    fold: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    details: Sequence[str] = (),
 ) -> list[ReportColumn]:
-    """Returns columns; `numbers` are aligned right."""
-    return [ReportColumn(title, title in numbers, (roles or {}).get(title, ""), title in fold) for title in titles]
+    """Returns columns; `numbers` are aligned right.
+
+    `keys` are those that identify a row or are its state, by default the first one; `details` are left out in this
+    order if a terminal is too narrow.
+    """
+    keys, order = keys or titles[:1], {title: number for number, title in enumerate(details, 1)}
+    return [
+        ReportColumn(
+            title, title in numbers, (roles or {}).get(title, ""), title in fold, title in keys, order.get(title, 0)
+        )
+        for title in titles
+    ]
 
 
 @dataclass

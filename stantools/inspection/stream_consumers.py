@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _COLUMNS: Final = columns(
     *("account", "stream", "consumer", "filter", "delivered", "ack floor", "lag", "pending", "redelivered"),
     numbers=("delivered", "ack floor", "lag", "redelivered"),
+    keys=("account", "stream", "consumer"),
+    details=("redelivered", "filter", "ack floor", "delivered"),
 )
 _RECORDS: Final = (
     *("account", "stream", "consumer", "delivered", "ack_floor", "lag", "num_pending", "num_redelivered"),

@@ -29,7 +29,10 @@ from stantools.streamfiles.stream_checks import check_stream
 from stantools.streamfiles.survey import StreamSurvey
 
 _COLUMNS: Final = columns(
-    *("account", "stream", "messages", "bytes", "intact", "damaged", "missing"), numbers=("messages", "bytes")
+    *("account", "stream", "messages", "bytes", "intact", "damaged", "missing"),
+    numbers=("messages", "bytes"),
+    keys=("account", "stream"),
+    details=("bytes",),
 )
 
 

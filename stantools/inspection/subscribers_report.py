@@ -17,10 +17,14 @@ from stantools.store.sublog import SubStatus
 _SUBSCRIPTIONS = columns(
     *("channel", "id", "status", "client", "durable", "group", "last sent", "lag", "pending", "in flight", "wait"),
     numbers=("id", "last sent", "lag", "in flight", "wait"),
+    keys=("channel", "status", "durable", "group"),
+    details=("wait", "in flight", "client", "last sent"),
 )
 _CLIENTS = columns(
     *("client", "registered", "subscriptions", "pending", "heartbeat inbox", "ping"),
     numbers=("subscriptions", "pending"),
+    keys=("client", "registered"),
+    details=("ping", "heartbeat inbox"),
 )
 
 

@@ -78,7 +78,9 @@ class ChannelVerdict:
 
 
 _COLUMNS = columns(
-    *("channel", "messages", "bytes", "intact", "archived", "missing before", "unknown"), numbers=("messages", "bytes")
+    *("channel", "messages", "bytes", "intact", "archived", "missing before", "unknown"),
+    numbers=("messages", "bytes"),
+    details=("bytes",),
 )
 
 

@@ -22,7 +22,10 @@ _NUMBERS = ("messages", "payload", "consumers")
 #: Rows of a table that are printed even if none of them is remarkable.
 _FEW = 12
 _RESULTS = columns(
-    *("stream", "what was done", "messages", "size", "loaded", "proof"), numbers=("messages", "size", "loaded")
+    *("stream", "what was done", "messages", "size", "loaded", "proof"),
+    numbers=("messages", "size", "loaded"),
+    keys=("stream", "what was done", "proof"),
+    details=("loaded", "size"),
 )
 #: From the worst to the best.
 _LEVELS: Mapping[RemarkLevel, Role] = {
@@ -62,7 +65,12 @@ def migration_plan_report(
                 *(last[title] for title, shown in more.items() if shown),
             )
         )
-    titles = columns(*_TITLES, *(title for title, shown in more.items() if shown), numbers=_NUMBERS)
+    titles = columns(
+        *(*_TITLES, *(title for title, shown in more.items() if shown)),
+        numbers=_NUMBERS,
+        keys=("stream", "from channel", "in the target", "remarks"),
+        details=("payload", "sequences"),
+    )
     limit = max(min(len(remarkable), 4 * _FEW), _FEW)
     report.tables.append(ReportTable(titles, rows, limit, "stream", ": --all shows them, and the plan file has them"))
     if present:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stantools.cli import console
 from stantools.inspection.catalogue import CATALOGUE
 
 TOOL = [sys.executable, "-m", "stantools"]
@@ -77,11 +80,68 @@ def test_everything_fits(store: Path, words: tuple[str, ...], columns: int) -> N
 def test_what_is_cut_and_how_to_see_it(store: Path) -> None:
     lines = in_terminal(80, "subs", "store", cwd=store)
     name = "telemetry.europe.device-000001.temperature"
-    assert any(line.startswith("tele") and "…  " in line for line in lines)
-    assert any("--wide" in line for line in lines)
+    assert name in dict(cells(lines))["channel"] and not any("wait" in title for title, _ in cells(lines))
+    assert "without wait, in flight" in " ".join(lines) and "--wide" in " ".join(lines)
     for whole in (in_terminal(80, "subs", "store", "--wide", cwd=store), in_terminal(300, "subs", "store", cwd=store)):
         assert not any("…  " in line or "--wide" in line for line in whole)
-        assert any(line.startswith(name) for line in whole)
+        assert any(line.startswith(name) for line in whole) and any("wait" in line for line in whole)
+
+
+#: Titles of columns that identify a row or are its state, as their last lines are.
+KEYS = {"channel", "stream", "store", "status", "account", "consumer", "client", "durable", "group", "done", "proof"}
+KEYS |= {"from channel", "remarks", "problem"}
+
+
+def cells(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Yields title and content of the columns of tables, by their rules."""
+    for number, line in enumerate(lines):
+        if not re.fullmatch(r" *-+(  -+)*", line):
+            continue
+        end = next((n for n in range(number + 1, len(lines)) if not lines[n].strip()), len(lines))
+        for each in re.finditer("-+", line):
+            column = [row[each.start() : each.end()] for row in lines[number - 1 : end] if row != line]
+            yield column[0].strip(), "".join(cell.strip() for cell in column[1:])
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (("info", "store"), {"channel"}),
+        (("info", "store", "--channel", "telemetry.>"), {"channel", "status"}),
+        (("subs", "store"), {"channel", "status", "durable"}),
+        (("clients", "store"), {"client"}),
+        (("verify", "store"), {"channel"}),
+        (("forecast", "store"), {"channel"}),
+        (("doctor", "store"), {"channel"}),
+        (("stats", "store"), {"channel"}),
+        (("salvage", "store", "--out", "new", "--dry-run"), {"channel"}),
+        (("compact", "store", "--dry-run"), set()),
+        (("migrate", "store", "--out", "backup", "--dry-run"), {"stream", "from channel", "remarks"}),
+        (("verify", "store", "js"), {"store"}),
+        (("info", "store", "js"), {"store"}),
+        (("info", "js"), {"stream"}),
+        (("verify", "js"), {"stream"}),
+        (("subs", "js"), {"stream", "consumer"}),
+        (("forecast", "js"), {"stream"}),
+        (("salvage", "js", "--out", "new", "--dry-run"), {"stream"}),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_what_identifies_a_row_and_its_state_are_never_cut(
+    words: tuple[str, ...], keys: set[str], columns: int, run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store)
+    if "js" in words:
+        run("migrate", "store", "--jetstream-store", "js", "--yes", "--accept-loss")
+    monkeypatch.setattr(console, "width", lambda **_: columns)
+    out = run(*words, "--progress", "none").out if words[0] not in ("subs", "clients") else run(*words).out
+    found = list(cells(out.split("\n")))
+    assert keys <= {title for title, _ in found}, out
+    assert [(title, text) for title, text in found if title in KEYS and "…" in text] == []
+    assert [line for line in out.split("\n") if len(line) > columns and "  " in line.strip()] == []
+    if columns == 80 and words[:2] == ("subs", "store"):
+        assert "telemetry.europe.device-000001.temperature" in dict(found)["channel"]
 
 
 def test_numbers_are_never_cut(store: Path) -> None:

@@ -28,6 +28,7 @@ _COLUMNS = columns(
     *("node", "stream", "first", "last", "messages", "destroyed", "problem"),
     numbers=("first", "last", "messages"),
     roles={"destroyed": "bad"},
+    keys=("node", "stream", "problem"),
 )
 _NAMED = 4
 _FATES = {

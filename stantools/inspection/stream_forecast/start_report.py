@@ -26,6 +26,8 @@ _COLUMNS: Final = columns(
     *("stream", "first", "last", "messages", "bytes", "readable", "delivered", "destroyed", "consumers", "problem"),
     numbers=("first", "last", "messages", "bytes", "consumers"),
     roles={"destroyed": "bad"},
+    keys=("stream", "problem"),
+    details=("consumers", "bytes", "first", "readable"),
 )
 
 

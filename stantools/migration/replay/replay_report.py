@@ -14,7 +14,12 @@ from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.source import StoreSource
 from stantools.notation import counted, format_duration, format_size, format_time
 
-_COLUMNS = columns("channel", "to", "messages", "first", "last", "from", "until", numbers=("messages", "first", "last"))
+_COLUMNS = columns(
+    *("channel", "to", "messages", "first", "last", "from", "until"),
+    numbers=("messages", "first", "last"),
+    keys=("channel", "to"),
+    details=("from", "until"),
+)
 _SECOND = 1_000_000_000
 
 

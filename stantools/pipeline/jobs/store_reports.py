@@ -50,13 +50,18 @@ _SHOWN = 5
 _VERIFIED = columns(
     *("store", "channels", "messages", "bytes", "errors", "warnings", ""),
     numbers=("channels", "messages", "bytes", "errors", "warnings"),
+    keys=("store", ""),
+    details=("bytes",),
 )
 _OVERVIEWS = columns(
     *("store", "channels", "messages", "bytes", "subscriptions", "clients", "problems"),
     numbers=("channels", "messages", "bytes", "subscriptions", "clients", "problems"),
+    details=("bytes", "clients"),
 )
 _COMPARED = columns(
-    *("store", "channels", "messages", "differences", ""), numbers=("channels", "messages", "differences")
+    *("store", "channels", "messages", "differences", ""),
+    numbers=("channels", "messages", "differences"),
+    keys=("store", ""),
 )
 _PLANNED = columns(
     *("store", "streams", "messages", "consumers", "lost"), numbers=("streams", "messages", "consumers", "lost")
@@ -64,6 +69,8 @@ _PLANNED = columns(
 _SALVAGED = columns(
     *("store", "name", "channels", "messages", "bytes", "filled", "subs", "missing before", "lost by this step", ""),
     numbers=("channels", "messages", "bytes", "filled", "subs", "missing before", "lost by this step"),
+    keys=("store", "name", ""),
+    details=("bytes", "subs", "filled"),
 )
 
 

@@ -15,6 +15,7 @@ _COLUMNS = columns(
     *("channel", "kept", "sequences", "dropped", "slices now", "subs", "orphans dropped"),
     numbers=("kept", "dropped", "slices now", "subs", "orphans dropped"),
     roles={"dropped": "warn", "orphans dropped": "warn"},
+    details=("slices now", "subs"),
 )
 
 

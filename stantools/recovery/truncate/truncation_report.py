@@ -18,6 +18,8 @@ _COLUMNS = columns(
     *("file", "offset", "bytes", "what goes", "intact", "sequence", "sub", "client"),
     numbers=("offset", "bytes", "sequence", "sub"),
     roles={"intact": "bad"},
+    keys=("file", "what goes", "intact"),
+    details=("client",),
 )
 #: Removed records that are listed one by one.
 _LISTED = 1000

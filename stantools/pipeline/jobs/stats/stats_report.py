@@ -17,8 +17,12 @@ _NAMES = (
 _COLUMNS = columns(
     *("store", "channel", "messages", "payloads", "first", "last", "rate", "p50", "p99", "missing", "damaged"),
     numbers=("messages", "payloads", "rate", "p50", "p99", "missing", "damaged"),
+    keys=("store", "channel"),
+    details=("p50", "p99", "payloads", "first", "rate", "last"),
 )
-_SUBJECTS = columns("stream", "subject", "messages", "payloads", numbers=("messages", "payloads"))
+_SUBJECTS = columns(
+    "stream", "subject", "messages", "payloads", numbers=("messages", "payloads"), keys=("stream", "subject")
+)
 #: Channels in the table for people.
 _SHOWN = 50
 
