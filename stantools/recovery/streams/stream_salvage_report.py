@@ -57,8 +57,7 @@ def stream_salvage_report(
     if options and options.to is SalvageTarget.BACKUP:
         report.verdict, report.role = "the backups were written", "good"
         commands = [
-            command_line("nats", "stream", "restore", str(path.parent))
-            for path in sorted(result.path.rglob(REQUEST))
+            command_line("nats", "stream", "restore", str(path.parent)) for path in sorted(result.path.rglob(REQUEST))
         ]
         report.next.append(NextStep("restore each stream into a server:", commands))
         return report
