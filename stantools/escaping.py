@@ -113,8 +113,18 @@ def beside(path: Path, suffix: str) -> Path:
         path = path.resolve()
     path = path if path.name else Path("store")  # the root directory has no siblings
     path = next((each for each in path.parents if each.is_file()), path)  # nothing can be beside a part of an archive
+    path = _outside_streams(path)
     names = (f"{path.name}.{suffix}{number}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next((new for name in names if not os.path.lexists(new := path.with_name(name))), path)
+
+
+def _outside_streams(path: Path) -> Path:
+    """Returns where a path would be beside the folder of JetStream around it: a server takes what is in it for data."""
+    parts = path.absolute().parts
+    for at in (number for number, part in enumerate(parts[:-1]) if part == "jetstream"):
+        if parts[at + 2 : at + 3] == ("streams",) or (len(parts) == at + 2 and (path / "streams").is_dir()):
+            return Path(*parts[:at], path.name)
+    return path
 
 
 def _escape_character(character: str) -> str:

@@ -36,7 +36,7 @@ def read_block(file: Path, server_key: bytes | None = None) -> Iterator[FileReco
     keys = ServerKeys([server_key], account) if server_key else None
     stream = StoredStream(stream_path, account, keys)
     number = int(found[0]) if (found := re.match(r"[0-9]+", file.name)) else 0
-    with stream.content(BlockFile(number, file, folder.name or MESSAGES, file.stat().st_size)) as content:
+    with stream.content(BlockFile(number, folder, file.name, folder.name or MESSAGES, file.stat().st_size)) as content:
         if content.sealed:
             raise StoreUnreadableError(
                 f"{file}: is encrypted, and its key cannot be opened",

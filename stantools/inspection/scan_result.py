@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.report import FINDING_COLUMNS, ReportTable
+from stantools.inspection.report import FINDING_COLUMNS, NextStep, ReportTable
 
 
 class LogVerdict(Protocol):
@@ -23,7 +23,6 @@ class LogVerdict(Protocol):
 class ScanResult:
     #: columns of findings in csv and ndjson
     finding_columns: ClassVar[Sequence[str]] = FINDING_COLUMNS
-    next_step: ClassVar[str] = "`stantools forecast STORE` shows the server's behaviour; nothing was changed"
 
     findings: list[Finding] = field(default_factory=list)  #: the store as a whole first, then part by part
     bytes_scanned: int = 0
@@ -40,6 +39,10 @@ class ScanResult:
             self.findings.append(each)
             if on_finding:
                 on_finding(each)
+
+    def next_step(self) -> NextStep:
+        """Returns what helps with a store that is not clean."""
+        return NextStep("`stantools forecast STORE` shows the server's behaviour; nothing was changed")
 
     @property
     def logs(self) -> Sequence[LogVerdict]:

@@ -137,7 +137,7 @@ def _listed_block(file: BlockFile, stream: StoredStream, known: KnownStream) -> 
     entry = known.blocks.get(file.number)
     messages = entry.messages if entry else 0
     first, last = (entry.first, entry.last) if entry and messages else (0, 0)
-    name, encrypted = f"{file.place}/{file.path.name}", file.path.with_suffix(".key").exists()
+    name, encrypted = f"{file.place}/{file.name}", file.path.with_suffix(".key").exists()
     return BlockOverview(
         file.number, name, file.size, first, last, messages, not encrypted and is_compressed(file.path), encrypted
     )

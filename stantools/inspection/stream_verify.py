@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Final
 
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import STREAM_FINDING_FIELDS, Finding
-from stantools.inspection.report import ReportTable, columns
+from stantools.inspection.report import NextStep, ReportTable, columns
 from stantools.inspection.scan_result import ScanResult
+from stantools.inspection.stream_advice import safe_commands
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.sources.jetstream import FOLDER
@@ -63,9 +64,16 @@ class StreamVerdict:
 @dataclass
 class StreamsVerdict(ScanResult):
     finding_columns: ClassVar[Sequence[str]] = STREAM_FINDING_FIELDS
-    next_step: ClassVar[str] = "copy the directory before a server is started on it; nothing was changed"
 
+    archived: bool = False
+    commands: Sequence[str] = ()  #: the safe steps
     streams: list[StreamVerdict] = field(default_factory=list)
+
+    def next_step(self) -> NextStep:
+        text = "copy the directory before a server is started on it, then write what is intact to a new one"
+        if self.archived:
+            text = "write what is intact in the archive to a new directory"
+        return NextStep(f"{text}; nothing was changed", self.commands)
 
     @property
     def logs(self) -> list[StreamVerdict]:
@@ -110,7 +118,7 @@ def verify_streams(
     already.
     """
     begin = time.perf_counter()
-    verdict = StreamsVerdict()
+    verdict = StreamsVerdict(archived=source.archived, commands=safe_commands(source))
     chosen = source.chosen_streams(patterns)
     verdict.add_findings(_directory_findings(source, chosen), on_finding)
     for stream in chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stantools.errors import ExitCode
 from stantools.inspection.findings import Severity
-from stantools.inspection.report import NextStep, Report, finding_records
+from stantools.inspection.report import Report, finding_records
 from stantools.inspection.scan_result import ScanResult
 from stantools.notation import counted, format_size
 
@@ -26,7 +26,7 @@ def verify_report(verdict: ScanResult, *, node: bool = False) -> Report:
     parts = [counted(count, _NOUNS[severity]) for severity, count in counts.items() if count]
     report.verdict, report.role = f"not clean: {', '.join(parts)}; {scanned}", "bad"
     if not node:
-        report.next.append(NextStep(verdict.next_step))
+        report.next.append(verdict.next_step())
     return report
 
 

@@ -207,6 +207,7 @@ KINDS: Final = (
     STORE,
     jetstream.BACKUP,
     jetstream.JETSTREAM,
+    jetstream.BACKUPS,
     CHANNEL,
     NODES,
     sql.PG_ARCHIVE,

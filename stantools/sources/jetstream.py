@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, NotPermittedError
 from stantools.escaping import beside, shell_word
+from stantools.notation import some_of
 from stantools.sources.source import (
     NO_ACCOUNT,
     Capability,
@@ -38,6 +39,8 @@ SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
 #: files of a stream without which its blocks cannot be read
 META_FILES: Final = ("meta.inf", "meta.sum", "meta.key")
+#: the file of a backup beside the archive, as the official command line names it
+REQUEST: Final = "backup.json"
 #: directories from the folder of several nodes down to a stream
 _LEVELS: Final = 5
 _BACKUP_USES: Final = frozenset(
@@ -218,7 +221,7 @@ def listed_streams(listings: Mapping[str, DirectoryNames]) -> ListedStreams:
         above = ["/".join(parts[:end]) for end in range(len(parts))]
         if (SYSTEM in parts and not node) or not found.streams.isdisjoint(above):
             continue
-        if not (node or stream or ("backup.json" in listed.names and archive_of(listed.names))):
+        if not (node or stream or (REQUEST in listed.names and archive_of(listed.names))):
             continue
         stored = node or (len(parts) > 2 and parts[-2] == "streams")
         root = "/".join(parts[:-3] if stored else parts)
@@ -294,6 +297,7 @@ def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:
         replace(each, node=named(source, each.node), flaws=[]) for source in sources for each in source.raft_groups
     ]
     whole = Source(first.found, first.read_options, root, streams=tuple(streams), raft_groups=tuple(groups))
+    whole.members, whole.unpack = tuple(sources), " && ".join(filter(None, (each.unpack for each in sources)))
     names = {(number, each.node) for number, one in enumerate(sources) for each in one.streams}
     names |= {(number, each.node) for number, one in enumerate(sources) for each in one.raft_groups}
     whole.node_places = {named(sources[number], node): sources[number].place / node for number, node in names}
@@ -301,7 +305,7 @@ def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:
 
 
 def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
-    if "backup.json" in facts.names and archive_of(facts.names):
+    if REQUEST in facts.names and archive_of(facts.names):
         command = f"nats stream restore {shell_word(str(facts.path))}"
         remedy = (
             f"`stantools info {shell_word(str(facts.path))}` shows the stream; "
@@ -309,6 +313,25 @@ def _recognise_backup(facts: PathFacts) -> RecognisedPath | None:
         )
         return RecognisedPath(BACKUP, facts.path, "", remedy)
     return None
+
+
+def _recognise_backups(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises a folder of backups, which may be in folders of accounts, as a salvage writes it."""
+    folders = [facts.path, *(facts.path / each for each in sorted(facts.names)[:MAX_DIRECTORIES])]
+    backups = [
+        place
+        for folder in folders
+        for each in sorted(names_in(folder) or ())[:MAX_DIRECTORIES]
+        if REQUEST in (inner := names_in(place := folder / each) or ()) and archive_of(inner)
+    ]
+    if not backups:
+        return None
+    listed = some_of([str(each.relative_to(facts.path)) for each in backups], 5)
+    every = " ".join(shell_word(str(each)) for each in backups)
+    remedy = f"name one: `stantools verify {shell_word(str(backups[0]))}`"
+    if len(backups) > 1:
+        remedy += f"; or all of them: `stantools verify {every}`"
+    return RecognisedPath(BACKUPS, facts.path, f" ({len(backups)}: {listed})", remedy, tuple(backups))
 
 
 def archive_of(names: Iterable[str]) -> str:
@@ -333,7 +356,7 @@ _INSTEAD: Final = {
     ),
     Capability.FORECAST: (
         "no server starts on it",
-        "`stantools verify {path}` reads every message of it; `nats stream restore` gives it to a running server",
+        "`stantools verify {path}` reads every message of it; `nats stream restore {path}` restores it into a server",
     ),
     Capability.CHANGE: (
         "it is never changed",
@@ -344,3 +367,4 @@ JETSTREAM = SourceKind(
     "is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES, _INSTEAD
 )
 BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES, _INSTEAD)
+BACKUPS = SourceKind("holds backups of JetStream streams", _recognise_backups)

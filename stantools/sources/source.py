@@ -184,6 +184,7 @@ class Source:
     convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
     raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
     copied: Path | None = None  #: the directory to which the streams of an archive were copied
+    members: tuple[Source, ...] = ()  #: the sources of nodes that it unites
     node_places: Mapping[str, Path] = field(default_factory=dict)  #: directories of nodes from several sources, by name
     #: The files are a private copy of what an archive holds: nothing else uses them, and no change of them matters.
     unpack: str = ""  #: command that unpacks the archive for good; "" if there is none

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
-from stantools.escaping import show_as
+from stantools.escaping import beside, shell_word, show_as
 from stantools.sources.private_copy import private_directory, remove, renamed_stream
 from stantools.sources.source import NO_ACCOUNT, RecognisedPath, Source, SourceRequest
 from stantools.store.mapping import mapped
@@ -44,7 +44,9 @@ def open_backup(found: RecognisedPath, request: SourceRequest, archive: Path) ->
         raise
     show_as(stream, str(archive), "", str(found.path))
     streams = (StoredStream(stream, NO_ACCOUNT, None),)
-    source = Source(found, request.read_options, found.path, streams=streams, unpack=f"tar -xf {archive}", flaws=flaws)
+    new = shell_word(str(beside(found.path, "salvaged")))
+    unpack = f"stantools salvage {shell_word(str(found.path))} --out {new}"  # tar does not read frames
+    source = Source(found, request.read_options, found.path, streams=streams, unpack=unpack, flaws=flaws)
     source.copied = stream
     source.release = lambda: remove(place)
     return source

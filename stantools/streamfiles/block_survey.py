@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TOMBSTONE: Final = 1
+_NONE: Final = np.zeros(0, np.uint64)
 _PIECE: Final = 1 << 20
 _KINDS: Final = {
     RecordFlaw.CUT: FlawKind.BLOCK_CUT,
@@ -44,7 +45,6 @@ _DETAILS: Final = {
 @dataclass(slots=True)
 class BlockSurvey:
     file: BlockFile
-    name: str  #: path relative to the stream's directory
     records: int = 0
     messages: int = 0
     erased: int = 0
@@ -58,12 +58,31 @@ class BlockSurvey:
     readable: bool = True
     disordered: bool = False  #: its sequences do not rise
     key: bytes = b""  #: of its records' hashes
-    sequences: Ranges = field(default_factory=Ranges)  #: of its messages
-    tombstones: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
-    erasures: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    tombstones: NDArray[np.uint64] = field(default_factory=lambda: _NONE)
+    erasures: NDArray[np.uint64] = field(default_factory=lambda: _NONE)
     gaps: list[Gap] = field(default_factory=list)
-    moved_borders: set[int] = field(default_factory=set)  #: messages whose headers do not have their form
+    moved_borders: frozenset[int] = frozenset()  #: messages whose headers do not have their form
     flaws: list[FileFlaw] = field(default_factory=list)
+    _sequences: Ranges | None = None
+
+    @property
+    def name(self) -> str:
+        """Path relative to the stream's directory."""
+        return f"{self.file.place}/{self.file.name}"
+
+    @property
+    def sequences(self) -> Ranges:
+        """The sequences of its messages."""
+        return (
+            Ranges.of([(self.first, self.last)] if self.messages else ())
+            if self._sequences is None
+            else self._sequences
+        )
+
+    @sequences.setter
+    def sequences(self, found: Ranges) -> None:
+        whole = not self.disordered and self.last - self.first + 1 == self.messages  # it can be told from its ends
+        self._sequences = None if whole or not found else found
 
     @property
     def damaged(self) -> bool:
@@ -81,7 +100,7 @@ class BlockSurvey:
 
 def survey_block(stream: StoredStream, file: BlockFile, subjects: SubjectCounts) -> BlockSurvey:
     """Reads a block once; the subjects of messages in their proper place are counted."""
-    block = BlockSurvey(file, f"{file.place}/{file.path.name}")
+    block = BlockSurvey(file)
     try:
         with stream.content(file) as content:
             block.compressed, block.encrypted = content.compressed, content.encrypted
@@ -127,7 +146,7 @@ def _scan(block: BlockSurvey, content: BlockContent, stream: StoredStream, subje
         for piece in scan(content.surplus, block.key):
             if isinstance(piece, RecordBatch):
                 block.erasures = np.concatenate((block.erasures, piece.sequence[piece.flags > _TOMBSTONE]))
-    for gap in block.gaps if block.file.path.suffix == ".blk" else ():
+    for gap in block.gaps if block.file.name.endswith(".blk") else ():
         _tell_gap(block, gap, content.data)
 
 
@@ -168,7 +187,8 @@ def _collect(block: BlockSurvey, data: Buffer | bytes, subjects: SubjectCounts) 
         if messages:
             _add_messages(block, piece)
             parts.append(Ranges.from_sequences(piece.sequence))
-            block.moved_borders.update(without_header_form(piece))
+            if moved := without_header_form(piece):
+                block.moved_borders |= set(moved)
             if block.file.place == MESSAGES:
                 subjects.add(piece.subject_hashes())
     block.sequences = Ranges.union(parts)

@@ -35,10 +35,15 @@ _KEY_FILE: Final = "meta.key"
 @dataclass(frozen=True, slots=True)
 class BlockFile:
     number: int  #: as its name says
-    path: Path
+    folder: Path = field(repr=False)
+    name: str
     #: from its own directory, an interrupted rewrite, or an interrupted purge
     place: str = MESSAGES
     size: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
 
 
 @dataclass(slots=True)
@@ -225,12 +230,13 @@ class StoredStream:
         found = list(self._files(MESSAGES, NEW_BLOCK_NAME))
         if not self.blocks:
             found += self._files(PURGED, BLOCK_NAME)
-        return sorted(found, key=lambda each: (each.place, each.number, each.path.name))
+        return sorted(found, key=lambda each: (each.place, each.number, each.name))
 
     def _files(self, folder: str, pattern: re.Pattern[str]) -> Iterator[BlockFile]:
-        for entry in _entries(self.path / folder):
+        place = self.path / folder
+        for entry in _entries(place):
             if match := pattern.fullmatch(entry.name):
-                yield BlockFile(int(match[1]), entry, folder, entry.stat().st_size)
+                yield BlockFile(int(match[1]), place, entry.name, folder, entry.stat().st_size)
 
     def block_key(self, block: BlockFile) -> AssetKey | None:
         """The key of a block; None if it is not encrypted, or its key cannot be opened."""

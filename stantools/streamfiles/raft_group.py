@@ -159,7 +159,7 @@ class RaftGroup:
                 with self.directory.content(block) as content:
                     for piece in scan(content.data, key):
                         if not isinstance(piece, RecordBatch):
-                            self.flaws.append(f"{block.place}/{block.path.name}: damaged at {piece.start}")
+                            self.flaws.append(f"{block.place}/{block.name}: damaged at {piece.start}")
                             continue
                         batch = piece.messages
                         yield from zip(batch.sequence.tolist(), batch.payloads(), strict=True)

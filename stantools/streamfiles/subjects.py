@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: distinct subjects that are counted
 _MAX_SUBJECTS: Final = 1 << 21
+#: counted subjects for which a part of them takes as much memory
+_PART_COST: Final = 16
 #: bits of a subject's size that may have flipped
 _SIZE_BITS: Final = 16
 _HEADER_BEGIN: Final = b"NATS/1.0"
@@ -43,7 +45,7 @@ class SubjectCounts:
         unique, counts = np.unique(hashes, return_counts=True)
         self._new.append((unique, counts))
         self._waiting += len(unique)
-        if self._waiting > max(1 << 16, len(self.hashes)):
+        if self._waiting + _PART_COST * len(self._new) > max(1 << 16, len(self.hashes)):
             self.settle()
 
     def settle(self) -> None:

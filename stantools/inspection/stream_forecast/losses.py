@@ -82,7 +82,7 @@ def _remaining(survey: StreamSurvey, store: RecoveredStream) -> Ranges:
                 found.append(block.sequences)
         elif not store.changes.exists(block.file.path):
             continue
-        elif block.file.path.suffix == ".blk":
+        elif block.file.name.endswith(".blk"):
             found.append(store.kept.get(block.file.number, block.sequences))
         else:
             found.append(block.sequences)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -154,9 +154,8 @@ class RecoveredStream:
         for entry in entries:
             if match := pattern.fullmatch(entry.name):
                 # a file with more behind its name is read as the block of that number
-                path = folder / f"{int(match[1])}.blk"
-                size = path.stat().st_size if path.exists() else -1
-                found.append(BlockFile(int(match[1]), path, MESSAGES, size))
+                block = BlockFile(int(match[1]), folder, f"{int(match[1])}.blk")
+                found.append(replace(block, size=block.path.stat().st_size if block.path.exists() else -1))
         return sorted(found, key=lambda each: each.number)
 
     # The index
@@ -253,9 +252,9 @@ class RecoveredStream:
     @contextmanager
     def content(self, block: ServerBlock) -> Iterator[Buffer | bytes]:
         """The records of a block as its file is now; StoreUnreadableError and ArchiveError if it cannot be read."""
-        path = (self.moved or self.folder) / f"{block.number}.blk"
-        key = self.stream.block_key(BlockFile(block.number, path, MESSAGES))
-        with self.stream.mapped(path, sequential=True) as raw:
+        file = BlockFile(block.number, self.moved or self.folder, f"{block.number}.blk")
+        key = self.stream.block_key(file)
+        with self.stream.mapped(file.path, sequential=True) as raw:
             data: Buffer | bytes = raw
             if block.size != len(raw):
                 data = bytes(raw[: block.size]).ljust(block.size, b"\0")

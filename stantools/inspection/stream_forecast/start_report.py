@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stantools.errors import ExitCode
-from stantools.escaping import beside, escape
-from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
+from stantools.escaping import escape
+from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns
+from stantools.inspection.stream_advice import safe_commands
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
@@ -130,13 +131,6 @@ def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, An
     """Returns the starts by several versions as json; `single`: the user named the version."""
     head = {"schema": 1, "kind": "jetstream"}
     return {**head, **starts[0]} if single else {**head, "versions": starts}
-
-
-def safe_commands(source: Source) -> list[str]:
-    """Returns the commands that copy a directory, unless it is in an archive, and write what is intact to a new one."""
-    path = source.path
-    copy = [] if source.archived else [command_line("cp", "-a", str(path), str(beside(path, "copy")))]
-    return [*copy, command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))]
 
 
 class SurveyCache:

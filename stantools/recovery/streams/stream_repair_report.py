@@ -7,8 +7,9 @@ from typing import Any
 from stantools.errors import ExitCode
 from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark
+from stantools.inspection.stream_advice import safe_commands
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
-from stantools.inspection.stream_forecast.start_report import is_harmless, safe_commands, start_sentence
+from stantools.inspection.stream_forecast.start_report import is_harmless, start_sentence
 from stantools.notation import counted
 from stantools.recovery.streams.stream_repair import RepairStep, StreamRepairPlan, StreamRepairResult
 

@@ -9,6 +9,7 @@ from stantools.notation import counted, describe_ranges, format_size
 from stantools.recovery.recovery_options import SalvageTarget, StreamSalvageOptions
 from stantools.recovery.streams.new_streams import StreamSalvageResult
 from stantools.recovery.streams.stream_plan import StreamSalvagePlan
+from stantools.sources.jetstream import REQUEST
 
 _COLUMNS = columns(
     "stream", "kept", "sequences", "in doubt", "lost", "consumers", numbers=("kept", "in doubt", "lost", "consumers")
@@ -56,8 +57,7 @@ def stream_salvage_report(
     if options and options.to is SalvageTarget.BACKUP:
         report.verdict, report.role = "the backups were written", "good"
         commands = [
-            command_line("nats", "stream", "restore", str(path.parent))
-            for path in sorted(result.path.rglob("backup.json"))
+            command_line("nats", "stream", "restore", str(path.parent)) for path in sorted(result.path.rglob(REQUEST))
         ]
         report.next.append(NextStep("restore each stream into a server:", commands))
         return report
