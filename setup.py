@@ -49,6 +49,7 @@ COMPILED = [
     "broker.stores.blocklist",
     "broker.stores.file.file_messages",
     "broker.stores.file.file_subscriptions",
+    "broker.stores.file.message_flush",
     "broker.stores.file.store",
     "broker.stores.limits",
     "broker.streaming.backlog",
