@@ -1,4 +1,4 @@
-"""Flushes of a channel's messages: written by the loop or a thread, synced by the kernel or a thread, undone on failure.
+"""Flushes of a channel's messages: written by the loop or a thread, synced by the kernel or a thread, else undone.
 
 New files get their names only after they are synced, so that after a power loss no name leads to an empty file. A mark
 is the state after a flush, to which a failed one returns the files. If that fails as well, the mark is BROKEN, and
