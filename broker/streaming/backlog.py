@@ -7,7 +7,6 @@ read more slowly, until half of the limits is free. Being slow is a flag and no 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.streaming.state import MAKING
@@ -26,14 +25,16 @@ BOUND = 64 << 20
 NEW_BOUND = 1024
 
 
-@dataclass(slots=True)
 class PendingFlush:
     """A flush in progress: its portions, their last sequence and bytes."""
 
-    flush: Flush
-    last: int
-    portions: list[ChannelBatch]
-    size: int
+    __slots__ = ("flush", "last", "portions", "size")
+
+    def __init__(self, flush: Flush, last: int, portions: list[ChannelBatch], size: int) -> None:
+        self.flush = flush
+        self.last = last
+        self.portions = portions
+        self.size = size
 
 
 class StoreBacklog:
