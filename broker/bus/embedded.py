@@ -101,7 +101,7 @@ class EmbeddedBus:
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         if self._is_inbox(subject):
-            self._router.publish_block(self._clients[role], subject, block, begin, end)
+            self._router.publish_runs(self._clients[role], [(subject, begin, end)], block)
         return True
 
     def publish_runs(self, role: Role, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:

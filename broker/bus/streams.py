@@ -45,7 +45,7 @@ class StreamsBus:
     def answer(self, to: bytes, message: bytes, header_size: int) -> None:
         """Publishes a message that begins with `header_size` bytes of headers."""
         if to not in self._reserved:
-            self._server.router.answer(self._client, to, message, header_size)
+            self._server.router.publish_one(self._client, to, b"", message, header_size)
 
     def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
         return self._client.subscribe(subject, handler, rank=_RANK if gathered else 0, but=but)

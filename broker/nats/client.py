@@ -82,6 +82,10 @@ class NatsSubscription:
     but: bytes = b""  #: subject of another subscription of the client whose messages are excluded here; empty for none
     pace: int = 64  #: rows per call of the handler, adapted to its speed
 
+    def receives(self, origin: BrokerClient | None) -> bool:
+        """Returns whether it gets messages of a client: it is open, and a client may not want its own messages."""
+        return not (self.closed or (self.client is origin and not self.client.echo))
+
 
 @dataclass(slots=True)
 class Counters:

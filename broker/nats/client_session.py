@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.nats.auth import Authenticator, SlowChecks
+    from broker.nats.client_router import ClientRouter
     from broker.nats.fair_scheduler import FairScheduler, Mailbox
     from broker.nats.nats_options import NatsOptions
     from broker.nats.router import Router
@@ -55,6 +56,7 @@ class SessionServer(Protocol[C]):
 
     options: NatsOptions
     router: Router
+    client_router: ClientRouter
     subscriptions: Subscriptions
     authenticator: Authenticator
     #: pending checks of hashed passwords

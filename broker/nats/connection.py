@@ -402,7 +402,7 @@ class ClientConnection(ClientSession):
                         and all(number > 0 and server.subscriptions.ranks[number] for number, _, _ in spans)
                     )
                     self._receive(GATHERED if gathered else DIRECT)
-                    taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
+                    taken, self._work = server.client_router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # Remaining rows are parsed again later, at most the rows of a turn.
                         self._rows = max(taken, _MIN_ROWS)

@@ -109,7 +109,7 @@ class InternalClient(BrokerClient):
         size = len(header) + len(payload)
         if self.state is CLOSED or not subject or not self.may_publish(subject, size):
             return 0
-        self._sent(1, size)
+        self.last_activity = time.time_ns()
         return self.server.router.publish_one(self, subject, reply, header + payload, len(header))
 
     def may_publish(self, subject: bytes, size: int) -> bool:
@@ -121,12 +121,6 @@ class InternalClient(BrokerClient):
             NATS.error("%s - maximum payload exceeded: %d vs %d", self, size, self.server.options.max_payload)
             return False
         return True
-
-    def _sent(self, count: int, size: int) -> None:
-        self.last_activity = time.time_ns()
-        for counters in (self.counters, self.server.router.counters):
-            counters.in_msgs += count
-            counters.in_bytes += size
 
     def request(self, subject: bytes, payload: bytes, timeout_seconds: float, callback: Callback) -> None:
         """Publishes with a reply subject of its own and reports the first answer, later than this call.
@@ -228,7 +222,7 @@ class SystemClient(InternalClient):
             return
         if header:
             payload = header + payload
-        self.server.router.answer(self, subject, payload, len(header), reply)
+        self.server.router.publish_one(self, subject, reply, payload, len(header))
 
     def send(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
@@ -240,20 +234,19 @@ class SystemClient(InternalClient):
         """
         if to in self.reserved:
             return
-        self._sent(1, len(header) + len(payload))
+        self.last_activity = time.time_ns()
         self.server.router.hand_to(self, to, subject, reply, header + payload, len(header), group)
 
     def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
         """Publishes the rows of a table, each to its subject unless that is reserved."""
-        self._sent(len(frames), int(frames[:, PAYLOAD_SIZE].sum()))
+        self.last_activity = time.time_ns()
         self.server.router.publish_rows(self, buffer, frames, self.reserved)
 
     def send_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
         """Hands the rows of a table to the subscribers of `to`, which must be on sockets and without a limit."""
         if to in self.reserved:
             return
-        size = int(frames[:, PAYLOAD_SIZE].sum())
-        self._sent(len(frames), size)
-        self.server.router.hand_rows(to, buffer, frames, size)
+        self.last_activity = time.time_ns()
+        self.server.router.hand_rows(self, to, buffer, frames)
 
     def recheck(self) -> None: ...

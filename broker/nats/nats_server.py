@@ -18,12 +18,14 @@ from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, ClientCredentials, SlowChecks, server_id
 from broker.nats.client import ClientState, CloseReason
+from broker.nats.client_router import ClientRouter
 from broker.nats.connection import ROWS, ClientConnection
 from broker.nats.connection_protocol import ConnectionProtocol
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.nats_options import VERSION, reload_changes
 from broker.nats.read_coalescer import ReadCoalescer
+from broker.nats.recipients import Recipients
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.reserved import ReservedSubjects
@@ -73,7 +75,9 @@ class NatsServer:
         self.rounds = self.read_coalescer.rounds = LoopRounds(self.apply_input, self.flush)
         self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
         self.mailbox = Mailbox(self.turns)  #: messages between parts of this process
-        self.router = Router(self.subscriptions, self.mailbox, self.rounds, self.dirty)
+        recipients = Recipients(self.subscriptions)
+        self.client_router = ClientRouter(recipients, self.mailbox)  #: delivers the publishes of connections
+        self.router = Router(recipients, self.rounds, self.dirty)
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections closed because they were too slow
         self.total_connections = 0  #: clients since the start

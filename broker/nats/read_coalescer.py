@@ -127,7 +127,7 @@ class ReadCoalescer:
                         counters = origin.counters
                         counters.in_msgs += messages
                         counters.in_bytes += size
-                    server.router.publish_gathered(senders, self._view, self._frames, shares)
+                    server.client_router.publish_gathered(senders, self._view, self._frames, shares)
                     done = after
             finally:
                 rounds.step = READ

@@ -51,7 +51,7 @@ def draw(
     far: dict[RemoteServer, list[bytes]] = {server: [] for server in remote_interest.plain}
     here = {group[0].queue: group for group in groups}
     for queue in here.keys() | remote_interest.groups.keys():
-        members = [s for s in here.get(queue, ()) if not (s.closed or (s.client is origin and not origin.echo))]
+        members = [s for s in here.get(queue, ()) if s.receives(origin)]
         there = remote_interest.groups.get(queue, ())
         number = int(random.random() * (len(members) + sum(weight for _, weight in there)))
         if number < len(members):

@@ -17,9 +17,10 @@ import numpy as np
 from broker import log
 from broker.stores.interface import FlushOutcome, StorageError
 from broker.streaming import request_errors
-from broker.streaming.commits import SHARE, ChannelBatch, CommitBatch, Commits
+from broker.streaming.commits import SHARE, Commits
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
+from broker.streaming.publisher_acks import ChannelBatch, CommitBatch
 from broker.streaming.publishes.columns import (
     CHANNEL,
     CLIENT,

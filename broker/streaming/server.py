@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker import log
 from broker.stores.ciphertext import suspected
 from broker.stores.interface import DamagedStoreError, StorageError
-from broker.streaming.commits import SHARE, Commits
+from broker.streaming.commits import SHARE, SLEEPING, Commits
 from broker.streaming.connect import ConnectRules, Heartbeats
 from broker.streaming.context import Context, StreamingStatistics, new_id
 from broker.streaming.delivery import Dispatcher
@@ -155,9 +155,8 @@ class StreamingServer:
         if self._stopped:
             return
         commits = self._commits
-        if not ((commits.sleep is not None or commits.delay.awaited) and commits.postpone()):
-            if commits.flushed_later and commits.touched:
-                # It may take as long as a disk.
+        if not ((commits.state is SLEEPING or commits.delay.awaited) and commits.postpone()):
+            if commits.waits_for_disk:
                 self._driver.write_now()
             commits.commit(SHARE)
         if self._ready.units:

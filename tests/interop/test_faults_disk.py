@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from broker.signals import PATIENCE
-from broker.streaming.commits import CHANNEL_BOUND
+from broker.streaming.backlog import CHANNEL_BOUND
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker

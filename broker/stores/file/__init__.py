@@ -2,7 +2,8 @@
 
 recovery             the state at the start, after the same repairs as the original makes
 store                clients, channels, the identity of the server
-file_messages        the slices of a channel: appending, limits, undoing failed writes
+file_messages        the slices of a channel: appending, limits
+message_flush        writing and syncing them aside from the loop, undoing failed writes
 channelreader        messages from memory, else from the files
 reading              messages from the files
 file_subscriptions   a channel's subs.dat

@@ -4,18 +4,16 @@ Appended messages are written at the next flush. If a write fails before that, t
 after the previous flush: refused messages are not in them, acknowledged ones are.
 
 Where flushes must be durable, or the channel or its next slice does not exist yet, a thread writes and syncs. The
-thread owns the files while the flush is under way: messages appended meanwhile are gathered for the next flush, and
-stored messages are read in their state before. New files get their names only after they are synced, so that after a
-power loss no name leads to an empty file. `_NEXT` has the states of the log and the legal transitions. In every state a
-failed write may still have to be undone (`_broken`), before the next one.
+thread owns the files while the flush is under way (`message_flush`): messages appended meanwhile are gathered for the
+next flush, and stored messages are read in their state before. `_NEXT` has the states of the log and the legal
+transitions. In every state a failed write may still have to be undone (`MarkState`), before the next one.
 """
 
 from __future__ import annotations
 
 import enum
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,14 +23,14 @@ from broker.log import STREAMING
 from broker.record_buffer import MessageRecordBuffer, Record
 from broker.stores.blocklist import EMPTY
 from broker.stores.file.channelreader import ChannelReader
-from broker.stores.file.directories import MADE, READY, ChannelDirectory
+from broker.stores.file.directories import READY, ChannelDirectory
+from broker.stores.file.message_flush import BROKEN, OUTDATED, FlushMark, MessageFlush, append_run, write
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, FlushOutcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.directory import SUBS_FILE
-from stantools.store.durable import NO_SYNCS, open_directory, unwritable
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
@@ -46,6 +44,9 @@ class MessageLogState(enum.Enum):
     QUEUED = enum.auto()  #: the flush of a new channel waits for its turn
     DELAYED = enum.auto()  #: a flush waits for more messages
     FLUSHING = enum.auto()  #: a thread or the kernel stores messages; new ones are gathered
+
+    # States are looked up for each commit; the hash of an enumeration is computed in Python otherwise.
+    __hash__ = object.__hash__
 
 
 # Constants for hot paths: looking up members of an enumeration is slow (Python 3.11).
@@ -85,20 +86,17 @@ class FileMessages:
 
     # With more than thirty attributes each instance would get a dictionary of its own; a store may have many channels.
     __slots__ = (
-        "_broken",
         "_counts",
         "_directory",
+        "_flush",
         "_gathered",
         "_gathered_bytes",
         "_gathered_count",
         "_last_was_single",
         "_limits_logged",
         "_mark",
-        "_mark_outdated",
-        "_mark_totals",
         "_name",
         "_name_syncs",
-        "_names",
         "_next",
         "_recent",
         "_removal_failed",
@@ -162,10 +160,10 @@ class FileMessages:
             name, self._writer, self._retention, services, found.odd_paths, self._write_buffered
         )
         self._recent = self.reader.recent
-        self._broken = self._limits_logged = self._removal_failed = False
-        self._mark_outdated = False  # single messages were added since the mark was set
+        self._mark = FlushMark(self._writer)
+        self._flush = MessageFlush(self._writer, directory, services, self._mark, self._stored)
+        self._limits_logged = self._removal_failed = False
         self._last_was_single = False  # the last flush had a single message; after larger ones a block is expected
-        self._names: list[int] = []  # descriptors of directories that are being synced
         self._gathered: list[MessageRecordBuffer] = []
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
@@ -200,23 +198,23 @@ class FileMessages:
         if state is not BUFFERING:
             first = first_sequence(records, self.last)
         else:
-            if self._broken:
-                self._retry_roll_back()
-            if self._mark_outdated:
+            if self._mark.state is BROKEN:
+                self._mark.repair()
+            elif self._mark.state is OUTDATED:
                 self._set_mark()
             try:
                 # The compiled kernel alone checks a block that follows the last message in the same slice.
-                if not self._append_run(records):
+                if not append_run(self._writer, records):
                     first = first_sequence(records, self.last)
                     if self._services.at_once:
-                        self._write(records)
+                        write(self._writer, records)
                     else:
                         # A thread begins the next slice, as creating files may take long.
                         if self._state is BUFFERING:
                             self._writer.flush()
                         state = GATHERING
             except (StoreUnwritableError, ValueError) as error:
-                self._roll_back()
+                self._mark.roll_back()
                 raise self._reset_to_mark(error) from error
         if state is not self._state:
             self._advance(state)
@@ -236,7 +234,7 @@ class FileMessages:
 
     def add(self, record: Record) -> bool:
         """Writes a single message, where flushes need not be durable."""
-        if self._state is not IDLE or self._broken or not (self._last_was_single and self.count):
+        if self._state is not IDLE or self._mark.state is BROKEN or not (self._last_was_single and self.count):
             return False
         data, sequence, timestamp = record
         try:
@@ -244,14 +242,14 @@ class FileMessages:
                 return False
         except StoreUnwritableError as error:
             self._set_mark()
-            self._roll_back()
+            self._mark.roll_back()
             self._reset_to_mark(error)
             return False
         services, recent, reader, limits = self._services, self._recent, self.reader, self.limits
         self.bytes += recent.add(record) + MESSAGE_OVERHEAD
         self.count += 1
         self.last = sequence
-        self._mark_outdated = True
+        self._mark.outdate()
         if self.files != 2 or not services.open_files.few:
             self.files = 2
             services.open_files.touch(self)
@@ -265,8 +263,7 @@ class FileMessages:
     def flush(self) -> Flush | None:
         state = self._state
         if state is IDLE and self.place.state is READY:
-            if self._broken:
-                self._retry_roll_back()
+            self._mark.repair()
             if self._removal_failed:
                 self._keep_within_limits()
             return None
@@ -282,10 +279,10 @@ class FileMessages:
         try:
             self._writer.flush()
         except StoreUnwritableError as error:
-            self._roll_back()
+            self._mark.roll_back()
             raise self._reset_to_mark(error) from error
         self._advance(IDLE)
-        self._last_was_single = self.last - self._mark_totals[1] == 1
+        self._last_was_single = self.last - self._mark.totals[1] == 1
         self._services.unsynced.add(self)
         self._keep_within_limits()
         return None
@@ -313,7 +310,10 @@ class FileMessages:
         elif few and not at_once:
             return
         self._advance(FLUSHING)
-        self._begin_store(self._take_gathered())
+        if self._flush.begin(self._take_gathered()):
+            self._under_way = None
+            self._advance(BUFFERING)
+            self.reader.frozen = False
 
     def _take_gathered(self) -> Sequence[MessageRecordBuffer]:
         self._counts = self._counts[1], self._gathered_count
@@ -324,139 +324,11 @@ class FileMessages:
     def _begin_new_channel(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
         """Returns the job and conclusion for a new channel whose turn has come."""
         self._advance(FLUSHING)
-        return self._storing(self._take_gathered())
+        return self._flush.job(self._take_gathered())
 
     def _delay_over(self, flush: Flush, _problem: Exception | None) -> None:
         if self._state is DELAYED and self._under_way is flush:
             self._begin(flush, at_once=True)
-
-    def _begin_store(self, blocks: Sequence[MessageRecordBuffer]) -> None:
-        """Writes the blocks that fit into the current slice, and lets the kernel sync them; a thread writes the rest.
-
-        Where flushes need not be durable and no block is left, the flush is complete on return.
-        """
-        disk, writer, taken = self._services.disk, self._writer, 0
-        if not (self._broken or (self._sync and disk.pause)):
-            try:
-                if not self._sync:
-                    writer.reopen()
-                for each in blocks:
-                    if not self._append_run(each):
-                        break
-                    taken += 1
-                else:
-                    if not self._sync:
-                        self._under_way = None
-                        self._advance(BUFFERING)
-                        self.reader.frozen = False
-                        return
-                    writer.flush(sync=False)
-                    self._sync_written(None)
-                    return
-            except StoreUnwritableError as error:
-                self._roll_back()
-                disk.run(partial(_fail, error), self._stored, awaited=True)
-                return
-        job, conclusion = self._storing(blocks[taken:])
-        if writer.current is None:
-            # Thousands of channels may begin their first slices at the same time.
-            disk.queue_job(lambda: (job, conclusion))
-        else:
-            disk.run(job, conclusion, awaited=self._sync)
-
-    def _storing(
-        self, blocks: Sequence[MessageRecordBuffer]
-    ) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
-        """Returns a job and its conclusion; a quick kernel syncs the files after the job."""
-        later = self._sync and self._services.disk.quick
-        job = partial(self._store, blocks, sync=self._sync and not later)
-        return job, self._sync_written if later else self._stored
-
-    def _sync_written(self, problem: Exception | None) -> None:
-        if problem is not None:
-            self._stored(problem)
-            return
-        writer, unnamed = self._writer, self.place.unnamed
-        if not (writer.unnamed or unnamed):
-            self._sync_names(writer.descriptors)
-        elif not self._services.disk.sync([*writer.descriptors, *unnamed], self._contents_synced):
-            self._sync_in_thread()
-
-    def _contents_synced(self, problem: Exception | None) -> None:
-        """Names new files in a thread: now that they are synced, no name leads to an empty file."""
-        if isinstance(problem, OSError):
-            self._sync_failed(problem)
-        else:
-            self._services.disk.queue_job(lambda: (self._name_files, self._files_named))
-
-    def _name_files(self) -> None:
-        try:
-            self.place.name_files()
-            self._writer.name_files()
-        except StoreUnwritableError:
-            self._roll_back()
-            raise
-
-    def _files_named(self, problem: Exception | None) -> None:
-        if problem is not None:
-            self._stored(problem)
-        else:
-            self._sync_names(())
-
-    def _sync_names(self, files: Sequence[int]) -> None:
-        names, complete = self._names, True
-        try:
-            new = self.place.state is not READY
-            if new or self._writer.names_to_sync:
-                names.append(open_directory(self._directory))
-            if new:
-                names.append(open_directory(self._directory.parent))
-        except OSError:
-            complete = False  # a thread tries again
-        if not complete or not self._services.disk.sync([*files, *names], self._kernel_synced):
-            self._close_names()
-            self._sync_in_thread()
-
-    def _sync_in_thread(self) -> None:
-        self._services.disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
-
-    def _kernel_synced(self, problem: Exception | None) -> None:
-        named = bool(self._names)
-        self._close_names()
-        if isinstance(problem, OSError):
-            if named and problem.errno in NO_SYNCS:
-                # Some file systems cannot sync a directory, which is no error.
-                self._sync_in_thread()
-            else:
-                self._sync_failed(problem)
-            return
-        self._writer.synced()
-        self.place.names_synced()
-        self._stored(None)
-
-    def _sync_failed(self, problem: OSError) -> None:
-        self._roll_back()
-        self._stored(unwritable(problem, self._directory, "the last writes may not be durable"))
-
-    def _close_names(self) -> None:
-        while self._names:
-            os.close(self._names.pop())
-
-    def _store(self, blocks: Iterable[MessageRecordBuffer], *, sync: bool) -> None:
-        """Makes the channel if necessary, then writes all blocks or none. Called in a thread."""
-        self.place.make()
-        if self._broken:
-            self._writer.go_back(self._mark)
-            self._broken = False
-        try:
-            for records in blocks:
-                self._write(records)
-            self._writer.flush(sync=sync)
-            if sync and self.place.state is MADE:
-                self.place.name_files(sync=True)
-        except Exception:
-            self._roll_back()
-            raise
 
     def _stored(self, problem: Exception | None) -> None:
         flush = self._under_way
@@ -484,14 +356,6 @@ class FileMessages:
                 following.outcome, following.error = FlushOutcome.REFUSED, error.message
             self._services.completed.append(following)
 
-    def _append_run(self, records: MessageRecordBuffer) -> bool:
-        return self._writer.append_run(
-            records.data, records.starts, records.sizes, records.sequences, records.timestamps
-        )
-
-    def _write(self, records: MessageRecordBuffer) -> None:
-        self._writer.append_encoded(records.data, records.starts, records.sizes, records.sequences, records.timestamps)
-
     def _keep_within_limits(self) -> None:
         slices = self._retention.slices
         if not slices or slices[-1] is not self._writer.current:
@@ -508,10 +372,8 @@ class FileMessages:
 
     def _set_mark(self) -> None:
         """Remembers the state to which a failed flush returns."""
-        self._mark_outdated = False
-        self._mark = self._writer.mark()
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
-        self._mark_totals = (self.first, self._writer.last_sequence, count, size)
+        self._mark.set(self.first, count, size)
 
     def write_out(self) -> list[Path]:
         """Returns the files written since the last call, for a sync; all flushed messages are in them."""
@@ -530,7 +392,7 @@ class FileMessages:
         age = self.limits.max_age_ns
         if age <= 0:
             return None
-        if self._state is IDLE and not self._broken:
+        if self._state is IDLE and self._mark.state is not BROKEN:
             self._enforce(now)
             self._set_mark()
         if not self.count:
@@ -555,16 +417,6 @@ class FileMessages:
         self._recent.drop_before(self.first)
         self.place.remove_slices(at_once=at_once)
 
-    def _roll_back(self) -> None:
-        """Returns the files to the state after the last flush."""
-        try:
-            self._writer.go_back(self._mark)
-            self._broken = False
-        except StoreUnwritableError as second:
-            if not self._broken:
-                STREAMING.error("Unable to undo a failed write: %s", second)
-            self._broken = True
-
     def _reset_to_mark(self, error: Exception) -> StorageError:
         """Forgets the messages appended since the last flush, and returns the error for the caller."""
         self._gathered, self._next = [], None
@@ -573,17 +425,9 @@ class FileMessages:
             self._advance(IDLE)
         self.files = 0
         self._services.open_files.leave(self)
-        self.first, self.last, self.count, self.bytes = self._mark_totals
+        self.first, self.last, self.count, self.bytes = self._mark.totals
         self.reader.drop_after(self.last)
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
-
-    def _retry_roll_back(self) -> None:
-        """Retries `_roll_back`. Raises StorageError while that fails."""
-        try:
-            self._writer.go_back(self._mark)
-        except StoreUnwritableError as error:
-            raise StorageError(error.message) from error
-        self._broken = False
 
     # Reading.
 
@@ -625,7 +469,7 @@ class FileMessages:
 
     def release(self) -> bool:
         """Closes the files of the writer, unless messages are still to be written."""
-        if self._state is not IDLE or self._broken:
+        if self._state is not IDLE or self._mark.state is BROKEN:
             return False
         self._writer.abandon()
         self.files = 0
@@ -639,8 +483,8 @@ class FileMessages:
         try:
             if self._state is BUFFERING:
                 self.flush()
-            elif self._broken:
-                self._retry_roll_back()
+            else:
+                self._mark.repair()
         finally:
             self.abandon()
 
@@ -651,7 +495,3 @@ class FileMessages:
         self._services.unsynced.discard(self)
         self._writer.abandon()
         self._services.open_files.leave(self)
-
-
-def _fail(error: Exception) -> None:
-    raise error

@@ -224,7 +224,7 @@ async def test_clients_of_the_process() -> None:
             # One message, a block, a request, with and without somebody there.
             assert ours.publish(b"out.a", b"1", b"rep") == 1
             block = Payloads(b"xxhello!world", np.array([2, 8]), np.array([5, 5], np.uint32))
-            assert server.router.publish_block(ours, b"out.b", block, 0, 2) == 1
+            server.router.publish_runs(ours, [(b"out.b", 0, 2)], block)
             assert ours.publish(b"nobody", b"") == 0
             assert ours.publish(b"", b"") == 0
             assert ours.publish(b"bad subject", b"") == 0
@@ -245,7 +245,7 @@ async def test_clients_of_the_process() -> None:
         # Among themselves: never from within the call, in order.
         got.clear()
         assert other.publish(b"in.x", b"1", b"r") == 1
-        assert server.router.publish_block(other, b"in.y", block, 0, 2) == 1
+        server.router.publish_runs(other, [(b"in.y", 0, 2)], block)
         assert got == []
         done: list[bool] = []
         ours.barrier(lambda: done.append(len(got) == 3))

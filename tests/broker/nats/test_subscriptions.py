@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.nats.client import NatsSubscription
+from broker.nats.client_router import ClientRouter
 from broker.nats.connection import ClientConnection
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.nats_options import NatsOptions
 from broker.nats.nats_server import NatsServer
-from broker.nats.router import Router
+from broker.nats.recipients import Recipients
 from broker.nats.subscriptions import Subscriptions
-from broker.rounds import LoopRounds, nothing
 from stantools.nats.frames import frame_table, rows
 from stantools.nats.interest import finished
 from stantools.nats.kernels import parse_publishes
@@ -87,8 +87,8 @@ def test_answers_to_many_subjects_of_one_client_are_looked_up_once() -> None:
     assert len(table.route(b"_INBOX.me.8").plain) == 2 and len(table.route(b"_INBOX.me.9").plain) == 1
 
 
-def router_of(table: Subscriptions) -> Router:
-    return Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list)
+def router_of(table: Subscriptions) -> ClientRouter:
+    return ClientRouter(Recipients(table), Mailbox(FairScheduler(lambda: None)))
 
 
 def connection() -> ClientConnection:
@@ -149,10 +149,7 @@ TAILS = st.lists(st.sampled_from((b"1", b"2", b"b", b"c", b"y", b"*")), min_size
 )
 def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[Any], pace: int) -> None:
     table, origin = Subscriptions(), connection()
-    router, receiver = (
-        Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list),
-        Receiver(),
-    )
+    router, receiver = router_of(table), Receiver()
     frames = frame_table(64)
     present: list[NatsSubscription] = []
     for number, (step, what) in enumerate(todo):
@@ -248,10 +245,7 @@ def test_what_most_patterns_say_is_remembered_one_by_one() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_who_subscribes_while_a_read_is_handled_gets_the_rest_of_it(pattern: bytes, times: int) -> None:
     table, receiver = Subscriptions(), Receiver()
-    router, frames = (
-        Router(table, Mailbox(FairScheduler(lambda: None)), LoopRounds(nothing, nothing), list),
-        frame_table(8),
-    )
+    router, frames = router_of(table), frame_table(8)
 
     def ask(*_: Any) -> None:
         table.add(NatsSubscription(receiver.client, b"new", pattern))

@@ -22,7 +22,8 @@ from broker.log import STREAMING, TRACE
 from broker.record_buffer import MessageRecordBuffer
 from broker.stores.interface import ChannelStore, Flush, FlushOutcome, StorageError
 from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscriptions
-from broker.streaming import commits
+from broker.streaming import backlog
+from broker.streaming.commits import Commits, CommitState
 from broker.streaming.ports import Role
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -31,6 +32,8 @@ from stantools.store.limits import UNLIMITED, StoreLimits
 from tests.broker.streaming.world import SECOND, Bus, Subscriber, Time, World
 
 CHANNELS = (b"foo", b"bar", b"baz")
+#: States while there is no commit.
+BETWEEN = (CommitState.IDLE, CommitState.SLEEPING)
 
 
 @dataclass
@@ -217,6 +220,8 @@ class Watched(Bus):
     def __init__(self, time: Time) -> None:
         super().__init__(time)
         self.store: LateStore
+        self.commits: Commits
+        self.states: set[CommitState] = set()
         self.acks: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.inboxes: dict[bytes, bytes] = {}
         self.answers: dict[bytes, protocol.SubscriptionResponse] = {}
@@ -229,6 +234,8 @@ class Watched(Bus):
             ack = protocol.PubAck.FromString(payload)
             self.acks[subject].append((ack.guid, ack.error))
             assert any(data == ack.guid for log in self.store.logs.values() for _, data in log) != bool(ack.error)
+            self.states.add(self.commits.state)
+            assert ack.error or self.commits.state not in BETWEEN, "a commit acknowledges"
         elif subject.startswith(b"subs."):
             self.answers[subject] = protocol.SubscriptionResponse.FromString(payload)
         elif subject in self.inboxes:
@@ -236,6 +243,7 @@ class Watched(Bus):
             log = self.store.logs[self.inboxes[subject]]
             assert log[message.sequence - 1] == (message.sequence, message.data), "it is stored"
             self.delivered[subject].append(message.sequence)
+            self.states.add(self.commits.state)
         return super().publish(role, subject, payload, reply)
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
@@ -263,6 +271,7 @@ class Run:
         # Commits flush for 8 ms at most, and leave what is left to the next one.
         time.cost = self.chance.choice([0, 0, SECOND // 200, SECOND // 50])
         self.world = World(store=self.store, time=time, bus=self.bus, io_sleep_time=sleep)
+        self.bus.commits = self.world.server._commits
         self.clients = [b"c%d" % number for number in range(self.chance.randint(1, 5))]
         for client in self.clients:
             self.world.connect(client)
@@ -328,6 +337,8 @@ class Run:
         self.look()
 
     def step(self) -> None:
+        self.bus.states.add(self.bus.commits.state)
+        assert self.bus.commits.state in BETWEEN
         what = self.chance.random()
         if what < 0.6:
             if not self.bus.slowed:
@@ -390,8 +401,12 @@ SEEDS = pytest.mark.parametrize("seeds", [24, pytest.param(200, marks=pytest.mar
 
 
 def test_late_completions() -> None:
+    seen: set[CommitState] = set()
     for seed in range(40):
-        play(seed).end()
+        run = play(seed)
+        run.end()
+        seen |= run.bus.states
+    assert seen == set(CommitState)
 
 
 @SEEDS
@@ -423,7 +438,7 @@ def test_channels_that_are_made_late_or_never(seeds: int) -> None:
     for seed in range(seeds):
         run = Run(seed, channels=names, max_channels=seed % 3 * 10)
         run.store.new, run.store.impossible = 1, run.store.chance.choice([0, 0.5])
-        with patch.object(commits, "NEW_BOUND", 5):
+        with patch.object(backlog, "NEW_BOUND", 5):
             for _ in range(60):
                 run.step()
                 slowed += run.bus.slowed
@@ -437,8 +452,8 @@ def test_channels_that_are_made_late_or_never(seeds: int) -> None:
 def test_publishers_are_read_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a slow store is bounded, by all channels and by each."""
     for bound, channel_bound in ((2000, 1 << 20), (1 << 20, 700)):
-        monkeypatch.setattr(commits, "BOUND", bound)
-        monkeypatch.setattr(commits, "CHANNEL_BOUND", channel_bound)
+        monkeypatch.setattr(backlog, "BOUND", bound)
+        monkeypatch.setattr(backlog, "CHANNEL_BOUND", channel_bound)
         slowed = 0
         for seed in range(30):
             run = Run(seed)

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker import log
+from broker.streaming.commits import CommitState
 from broker.streaming.ports import Role
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -129,7 +130,7 @@ class Play:
             for m in (channel.messages,)
         ]
         kept = [[bytes(payload) for payload in c.messages.read(1, 1000)] for c in channels]
-        if self.world.server._commits.sleep is not None:
+        if self.world.server._commits.state is CommitState.SLEEPING:
             # A store applies limits to a single message at once, to a batch at the commit.
             messages = kept = []
         journals = [self.store.records(channel.name) for channel in channels]
