@@ -430,7 +430,9 @@ class Comparison:
         if step.kind == "wait":
             self._in_time()
             self._gate.release()
-            await asyncio.sleep(SHORT / 1e9 + 2.5)
+            # What expires may leave a marker, which expires as well; timers go off up to a second late.
+            markers = max((each.get("subject_delete_marker_ttl", 0) for each in self._configs.values()), default=0)
+            await asyncio.sleep((SHORT + markers) / 1e9 + 2.5)
             await self._gate.acquire()
             self._begun = time.monotonic()
             return
