@@ -123,7 +123,8 @@ def reads_of_none(operations: str) -> list[str]:
     For mypy the attribute is still None after the call, and the compiled function checks that it is.
     """
     functions = re.split(r"^def ", operations, flags=re.MULTILINE)
-    read = re.compile(r"(r\d+) = (borrow )?\w+\.\w+\n(    \w+_ref .*\n)*    r\d+ = unbox\(None, \1\)")
+    between = r"(    (\w+_ref|if is_error\().*\n|L\d+:\n)*"
+    read = re.compile(rf"(r\d+) = (borrow )?\w+\.\w+\n{between}    r\d+ = unbox\(None, \1\)")
     return [each.partition("(")[0] for each in functions if read.search(each)]
 
 

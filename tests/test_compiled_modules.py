@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,3 +119,29 @@ def test_tests_change_only_what_objects_look_up() -> None:
             if what in fixed or what.rpartition(".")[0] in classes:
                 wrong.append(f"{path.relative_to(PROJECT)}:{line}: {what}")
     assert not wrong
+
+
+OPERATIONS = """def Commits.reset(self):
+L0:
+    self._flush = r3; r4 = is_error
+    r5 = self.act()
+    {}
+    r7 = unbox(None, r6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "refused"),
+    [
+        ("r6 = self._flush", True),
+        ("r6 = borrow self._flush\n    inc_ref r6", True),
+        ("r6 = borrow self._flush\n    if is_error(r6) goto L2 (error at reset:3) else goto L1\nL1:", True),
+        ("r6 = self.act()", False),
+    ],
+)
+def test_reads_of_attributes_that_were_set_to_none(read: str, refused: bool) -> None:
+    setup = ast.parse((PROJECT / "setup.py").read_text())
+    (check,) = (each for each in setup.body if isinstance(each, ast.FunctionDef) and each.name == "reads_of_none")
+    found: dict[str, Any] = {"re": re}
+    exec(compile(ast.Module([check], []), "setup.py", "exec"), found)
+    assert found["reads_of_none"](OPERATIONS.format(read)) == (["Commits.reset"] if refused else [])

@@ -168,6 +168,8 @@ class Commits:
         elif state is not IDLE:
             return
         batches, self._batches = self._batches, []
+        if self.touched:
+            self._last_flush = None
         self._advance(FLUSHING)
         self._now = self._clock.monotonic()
         try:
@@ -264,7 +266,6 @@ class Commits:
     def _flush_touched(self, share: int) -> bool:
         """Flushes channels. Returns whether some of it was left to the store."""
         touched, self.touched = self.touched, {}
-        self._last_flush = None
         left = iter(touched.items())
         for channel, portions in left:
             if channel.state is not GONE:
