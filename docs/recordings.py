@@ -275,6 +275,11 @@ def _nodes(place: Path) -> None:
         shutil.copytree(node, place / node.name)
 
 
+def _streams(place: Path) -> None:
+    """Lays out the directory of a nats-server that was killed, with a stream that a start would delete."""
+    shutil.copytree(ROOT / "samples" / "streams-damaged", place / "data")
+
+
 SESSIONS = {
     "recovery": Session(
         "Three commands in a terminal: doctor says what is wrong with a store and that the server does not start on "
@@ -298,6 +303,16 @@ SESSIONS = {
         "on two of them and makes one store with every message, doctor finds it healthy",
         ("stantools forecast a b c", "stantools merge a b c --out merged", "stantools doctor merged"),
         _nodes,
+    ),
+    "streams": Session(
+        "Three commands in a terminal: doctor says that a start of nats-server would delete a JetStream stream, "
+        "salvage writes a new directory with every intact message, forecast says that a start on that destroys nothing",
+        (
+            "stantools doctor data",
+            "stantools salvage data --out new",
+            "stantools forecast new --server-version 2.15",
+        ),
+        _streams,
     ),
 }
 _BROWSED = (

@@ -26,6 +26,12 @@ class Secret:
         """Whether a secret was given; its variable or file need not exist."""
         return self != Secret()
 
+    def words(self, option: str) -> tuple[str, ...]:
+        """Returns the words of a command that give it again, by `option-file` or `option-env`."""
+        if self.file is not None:
+            return (f"{option}-file", str(self.file))
+        return (f"{option}-env", self.variable) if self.variable is not None else ()
+
     def key(self) -> bytes | None:
         """Returns the encryption key; None if none was given."""
         if self.variable is not None:

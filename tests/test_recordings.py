@@ -141,7 +141,7 @@ def test_commands_that_are_recorded_exist(program: ModuleType) -> None:
 
 @pytest.mark.golden
 @pytest.mark.parametrize(
-    "name", ["recovery", *(pytest.param(each, marks=pytest.mark.slow) for each in ("migration", "cluster"))]
+    "name", ["recovery", *(pytest.param(each, marks=pytest.mark.slow) for each in ("migration", "cluster", "streams"))]
 )
 def test_a_recording_shows_what_commands_print_now(program: ModuleType, name: str) -> None:
     if name == "migration" and not load(ROOT / "docs" / "tour.py").can_serve():

@@ -447,7 +447,10 @@ def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable
         from stantools.store.read_options import ReadOptions
 
         key, password = given.encryption_key.key(), given.sql_password.key()
-        return ReadOptions(given.crc_poly, not given.no_crc, key, given.accept_unreadable, given.sql_driver, password)
+        words = given.encryption_key.words("--encryption-key")
+        return ReadOptions(
+            given.crc_poly, not given.no_crc, key, given.accept_unreadable, given.sql_driver, password, words
+        )
 
     return declared_reading_options("read_options", read_options, without)
 

@@ -276,8 +276,9 @@ def read_options(options: TableOptions, *, here: bool = True) -> ReadOptions:
     from stantools.store.read_options import ReadOptions
 
     key, password = (options.key.key(), options.sql_password.key()) if here else (None, None)
+    words = options.key.words("--encryption-key")
     return ReadOptions(
-        options.polynomial, options.check_crc, key, options.accept_unreadable, options.sql_driver, password
+        options.polynomial, options.check_crc, key, options.accept_unreadable, options.sql_driver, password, words
     )
 
 

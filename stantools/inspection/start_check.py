@@ -127,8 +127,8 @@ class StreamsStartCheck:
             else:
                 check.unchecked.append(text)
             return
-        if stream.encrypted and stream.server_keys is None:
-            check.unchecked.append(f"{escape(name)} is encrypted, and its key was not given")
+        if stream.locked or (stream.encrypted and stream.server_keys is None):
+            check.unchecked.append(f"{escape(name)} is encrypted, and {stream.locked or 'its key was not given'}")
             return
         for rules in self._rules:
             forecasts[rules.version].append(self._forecast(stream, rules, progress))

@@ -21,6 +21,8 @@ from stantools.streamfiles.survey import StreamSurvey
 #: flaws that have nothing to do with messages, and those of which the sequences are told
 _ELSEWHERE = {FlawKind.BLOCK_MISSING, FlawKind.TOMBSTONES_LOST}
 
+_LOCKS = {FlawKind.KEY_MISSING, FlawKind.KEY_WRONG}
+
 
 class StreamMessageReader:
     """Reads the messages of one stream; every block is read once before."""
@@ -52,7 +54,8 @@ class StreamMessageReader:
         """Yields what is the matter with the stream, and with the messages that cannot be printed."""
         for flaw in (*self._stream.flaws, *self._survey.flaws):
             concerned = bool(lost) and self._concerns_blocks(flaw) and (not flaw.sequence or flaw.sequence in lost)
-            if concerned or flaw.kind is FlawKind.KEY_MISSING:
+            locked = flaw.kind in _LOCKS and not flaw.consumer and self._stream.locked
+            if concerned or locked:
                 yield ReadProblem(flaw.file, flaw.offset, flaw.length, flaw.sequence, flaw.detail)
         for first, last in self._survey.missing & lost:
             yield ReadProblem(MESSAGES, None, None, first, f"{describe_sequences([(first, last)], 1)} missing")

@@ -18,7 +18,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import STREAM_FINDING_FIELDS, Finding
 from stantools.inspection.report import NextStep, ReportTable, columns
 from stantools.inspection.scan_result import ScanResult
-from stantools.inspection.stream_advice import safe_commands
+from stantools.inspection.stream_advice import safe_step
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.sources.jetstream import FOLDER
@@ -65,15 +65,11 @@ class StreamVerdict:
 class StreamsVerdict(ScanResult):
     finding_columns: ClassVar[Sequence[str]] = STREAM_FINDING_FIELDS
 
-    archived: bool = False
-    commands: Sequence[str] = ()  #: the safe steps
+    step: NextStep | None = None  #: the safe one
     streams: list[StreamVerdict] = field(default_factory=list)
 
     def next_step(self) -> NextStep:
-        text = "copy the directory before a server is started on it, then write what is intact to a new one"
-        if self.archived:
-            text = "write what is intact in the archive to a new directory"
-        return NextStep(f"{text}; nothing was changed", self.commands)
+        return self.step or super().next_step()
 
     @property
     def logs(self) -> list[StreamVerdict]:
@@ -118,7 +114,10 @@ def verify_streams(
     already.
     """
     begin = time.perf_counter()
-    verdict = StreamsVerdict(archived=source.archived, commands=safe_commands(source))
+    text = "copy the directory before a server is started on it, then write what is intact to a new one"
+    if source.archived:
+        text = "write what is intact in the archive to a new directory"
+    verdict = StreamsVerdict(step=safe_step(source, f"{text}; nothing was changed"))
     chosen = source.chosen_streams(patterns)
     verdict.add_findings(_directory_findings(source, chosen), on_finding)
     for stream in chosen:

@@ -44,6 +44,7 @@ class ReadOptions:
     accept_unreadable: bool = False  #: continue without the files that this user is not permitted to read
     sql_driver: str | None = None  #: `mysql` or `postgres`, for a database whose address does not tell
     sql_password: bytes | None = field(default=None, repr=False)  #: password of a database
+    key_words: tuple[str, ...] = ()  #: the words of a command that give the key
 
 
 def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:

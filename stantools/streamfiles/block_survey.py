@@ -6,6 +6,7 @@ stream is read with that one's key.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -73,11 +74,9 @@ class BlockSurvey:
     @property
     def sequences(self) -> Ranges:
         """The sequences of its messages."""
-        return (
-            Ranges.of([(self.first, self.last)] if self.messages else ())
-            if self._sequences is None
-            else self._sequences
-        )
+        if self._sequences is not None:
+            return self._sequences
+        return Ranges(array("Q", (self.first,)), array("Q", (self.last,))) if self.messages else Ranges()
 
     @sequences.setter
     def sequences(self, found: Ranges) -> None:

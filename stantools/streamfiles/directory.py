@@ -28,6 +28,8 @@ from stantools.streamfiles.sealing import AssetKey, ServerKeys
 #: bytes of a configuration, a consumer's state, an index: more is no file of a server
 _MAX_META: Final = 16 << 20
 _MAX_INDEX: Final = 1 << 30
+#: blocks of which no key opens, so that it is another server's
+_TRIED_BLOCKS: Final = 4
 #: sealed key of a stream's configuration
 _KEY_FILE: Final = "meta.key"
 
@@ -138,6 +140,13 @@ class StoredStream:
     @cached_property
     def encrypted(self) -> bool:
         return _KEY_FILE in self.names or any(each.endswith(".key") for each in self.message_names)
+
+    @cached_property
+    def locked(self) -> str:
+        """The reason why nothing of an encrypted stream can be read; empty if a key of it can be opened."""
+        if _KEY_FILE not in self.names or self.key or any(map(self.block_key, self.blocks[:_TRIED_BLOCKS])):
+            return ""
+        return "its key was not given" if self.server_keys is None else "the given key does not open it"
 
     @cached_property
     def config(self) -> Mapping[str, Any] | None:

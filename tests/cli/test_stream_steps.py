@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stantools.cli.main import cli
+from tests.cli.test_guard import run_guard
 
 pytestmark = pytest.mark.golden
 _COMMAND = re.compile(r"^  ((?:cp|stantools) .*)$", re.MULTILINE)
@@ -125,3 +126,46 @@ def test_the_steps_for_a_damaged_backup(golden_jetstream: Path, tmp_path: Path) 
     archive.write_bytes(archive.read_bytes()[:-300])
     assert steps_after("verify", place, incomplete=True) == [f"stantools salvage {place} --out {place}.salvaged"]
     assert run("info", f"{place}.salvaged").exit_code == 0
+
+
+@pytest.fixture
+def encrypted(golden_jetstream: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden_jetstream / "ok_aes12" / "store", tmp_path / "sealed"))
+
+
+def key_file(place: Path, key: str) -> str:
+    place.write_text(key, encoding="utf-8")
+    return str(place)
+
+
+def test_the_steps_have_the_key(encrypted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = encrypted.glob("jetstream/*/streams/ORDERS/msgs/2.blk")
+    block.write_bytes(block.read_bytes()[:3000])
+    key = key_file(tmp_path / "key", "another-key")
+    monkeypatch.setenv("JS_KEY", "another-key")
+    for option in (f"--encryption-key-file {key}", "--encryption-key-env JS_KEY"):
+        for verb in ("verify", "doctor", "forecast"):
+            assert steps_after(verb, encrypted, *option.split())[1].endswith(option)
+            for made in tmp_path.glob("sealed.*"):
+                shutil.rmtree(made)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"), [("", "its key was not given"), ("wrong", "the given key does not open it")]
+)
+def test_what_no_key_opens_is_never_called_empty(key: str, reason: str, encrypted: Path, tmp_path: Path) -> None:
+    options = ("--encryption-key-file", key_file(tmp_path / "wrong", key)) if key else ()
+    right = key_file(tmp_path / "right", "another-key")
+    for verb in ("verify", "doctor", "forecast"):
+        done = run(verb, encrypted, *options)
+        assert done.exit_code == 1 and f"$G/ORDERS can be judged, as {reason}" in done.stdout
+        commands = _COMMAND.findall(done.stdout.partition("\nnext: ")[2])
+        assert commands[0] == f"cp -a {encrypted} {encrypted}.copy"
+        opened = take(commands[1].replace("<key-file>", right).replace("'", ""))
+        assert opened and opened.exit_code == 0
+    messages = run("messages", encrypted, "ORDERS", *options)
+    assert messages.exit_code == 1 and "warning: ORDERS/meta.key: " in messages.stderr
+    compared = run("diff", encrypted, encrypted, *options)
+    assert compared.exit_code == 1 and f"the stream is encrypted, and {reason}: it is not compared" in compared.stdout
+    guarded = run_guard(encrypted, "--server-version", "2.15", *options, "--", "echo", "started")
+    assert guarded.stdout == "started\n" and f"NOT CHECKED: $G/ORDERS is encrypted, and {reason}" in guarded.stderr

@@ -9,7 +9,7 @@ from typing import Any
 from stantools.errors import ExitCode
 from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, columns
-from stantools.inspection.stream_advice import safe_commands
+from stantools.inspection.stream_advice import safe_step
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, forecast_directory
 from stantools.inspection.stream_forecast.start_report import (
@@ -151,7 +151,7 @@ class NodesForecasts:
         text = "Copy the directories of all nodes before any is started, then unite what is intact on them in a new one"
         if self.source.archived:
             text = "Unite what is intact on the nodes in the archive in a new directory"
-        return NextStep(text, safe_commands(self.source))
+        return safe_step(self.source, text)
 
 
 def _rows(start: NodesStart) -> Iterator[tuple[Any, ...]]:

@@ -183,7 +183,9 @@ class RecoveredStream:
                 if body[0] != 11 or not 1 <= body[1] <= self.rules.index_version:
                     line = "Stream state magic and version mismatch"
                 else:
-                    known = read_index(data, highwayhash.stream_key(self.stream.name), asset.unseal if asset else None)
+                    own = self.stream.index
+                    key, unseal = highwayhash.stream_key(self.stream.name), asset.unseal if asset else None
+                    known = own if own and own.version else read_index(data, key, unseal)
             except ArchiveError as problem:
                 line = f"Stream state error reading encryption key: {problem.message}" if asset else ""
                 drops = not asset

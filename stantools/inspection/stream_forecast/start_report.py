@@ -9,7 +9,7 @@ from typing import Any, Final
 from stantools.errors import ExitCode
 from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns
-from stantools.inspection.stream_advice import safe_commands
+from stantools.inspection.stream_advice import safe_step
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, StartedStream, forecast_directory
 from stantools.inspection.stream_forecast.losses import loss_sentences
@@ -120,11 +120,11 @@ class StartForecasts:
         if self.harmless and not self.gone:
             return NextStep("Nothing to repair: a server can be started")
         if self.source.archived:
-            return NextStep("Write what is intact in the archive to a new directory", safe_commands(self.source))
+            return safe_step(self.source, "Write what is intact in the archive to a new directory")
         text = "Do not start a server on this directory: copy it first, then write what is intact to a new one"
         if not self.destroys:
             text = "Copy the directory before a server is started, then write what is intact to a new one"
-        return NextStep(text, safe_commands(self.source))
+        return safe_step(self.source, text)
 
 
 def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, Any]:

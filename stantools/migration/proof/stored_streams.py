@@ -62,6 +62,12 @@ def compare_directories(
             detail = f"{counted(survey.intact.count(), 'message')}, {counted(len(alone.consumers), 'consumer')}"
             result.findings.append(finding("channel-extra" if a is None else "channel-missing", detail, channel=name))
             continue
+        if locked := {each.locked: each for each in (a, b) if each.locked}:
+            for reason, each in locked.items():
+                code = "js-key-missing" if each.server_keys is None else "js-key-wrong"
+                detail = f"{each.path}: the stream is encrypted, and {reason}: it is not compared"
+                result.findings.append(finding(code, detail, channel=name))
+            continue
         surveys = [StreamSurvey(each, progress) for each in (a, b)]
         damaged = [known or bool(each.damaged | each.missing) for known, each in zip(damaged, surveys, strict=True)]
         result.channels += 1

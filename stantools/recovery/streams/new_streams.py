@@ -129,9 +129,7 @@ def _differences(stream: SalvagedStream, path: Path, digest: bytes) -> Iterator[
     found = {each.name: (each.config, each.state) for each in directory.consumers}
     if found != {each.name: (each.config.members, each.state) for each in stream.consumers}:
         yield f"{stream.full_name}: it has other consumers than planned"
-    read = ChosenRecords(
-        [(BlockFileRecords(survey, each, each.name, each.sequences), each.sequences) for each in survey.blocks]
-    )
+    read = ChosenRecords([(BlockFileRecords(survey, each, each.name), each.sequences) for each in survey.blocks])
     again = MessagesDigest()
     for batch in read.read():
         again.add(batch)

@@ -46,14 +46,17 @@ class RecordFile(Protocol):
         """Yields its messages, which are there as long as the stack is open."""
 
 
-@dataclass
+@dataclass(slots=True)
 class BlockFileRecords:
     """The messages in a block file."""
 
     survey: StreamSurvey
     block: BlockSurvey
     file: str
-    sequences: Ranges
+
+    @property
+    def sequences(self) -> Ranges:
+        return self.block.sequences
 
     def batches(self, opened: ExitStack) -> Iterator[RecordBatch]:
         content = opened.enter_context(self.survey.directory.content(self.block.file))

@@ -378,7 +378,7 @@ class _StreamPlanner:
         blocks = sorted(survey.blocks, key=lambda each: each.name in renumbered)
         for block in (*blocks, *survey.others):
             if block.readable and block.sequences:
-                file = BlockFileRecords(survey, block, self._shown(block.file.path), block.sequences)
+                file = BlockFileRecords(survey, block, self._shown(block.file.path))
                 yield file, block.sequences & survey.intact
         if survey.borders:
             yield from self._repaired(survey)

@@ -7,7 +7,7 @@ from typing import Any
 from stantools.errors import ExitCode
 from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark
-from stantools.inspection.stream_advice import safe_commands
+from stantools.inspection.stream_advice import safe_step
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
 from stantools.inspection.stream_forecast.start_report import is_harmless, start_sentence
 from stantools.notation import counted
@@ -55,7 +55,7 @@ def stream_repair_report(plan: StreamRepairPlan, result: StreamRepairResult | No
         text = "A start is still not harmless: copy the directory, then write what is intact to a new one"
         if plan.source.archived:
             text = "A start is not harmless: write what is intact in the archive to a new directory"
-        report.next.append(NextStep(text, safe_commands(plan.source)))
+        report.next.append(safe_step(plan.source, text))
     elif result:
         report.next.append(NextStep("start the server"))
     return report
