@@ -144,7 +144,7 @@ class PlannedMigration:
         from stantools.sources.source import Capability
 
         self.remote_server.check(self.plan_options.channels)
-        # of several, those that cannot be migrated are named with the result
+        # of several stores, the result names the ones that cannot be migrated
         uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
         return pipeline.named_sources(
             self.stores, self.table_options, cluster, *uses, channels=self.plan_options.channels

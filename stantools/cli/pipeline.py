@@ -289,7 +289,7 @@ def threads(workers: int) -> int | None:
 
 @dataclass(frozen=True)
 class NamedSources:
-    """The sources of a verb: one that the door opens by itself, or those that a search finds."""
+    """The sources of a verb: one path, opened as it is, or the stores that a search finds."""
 
     options: TableOptions  #: with absolute paths
     cluster: Cluster

@@ -131,7 +131,7 @@ def versions_json(starts: list[dict[str, Any]], *, single: bool) -> dict[str, An
 
 
 def safe_commands(source: Source) -> list[str]:
-    """Returns the commands that copy a directory, unless it is in an archive, and write what is intact to a new one."""
+    """Returns the commands that copy a directory (not an archive) and write its intact data to a new one."""
     path = source.path
     copy = [] if source.archived else [command_line("cp", "-a", str(path), str(beside(path, "copy")))]
     return [*copy, command_line("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))]
@@ -167,7 +167,7 @@ def is_harmless(forecast: DirectoryForecast) -> bool:
 
 
 def start_sentence(forecast: DirectoryForecast) -> str:
-    """Returns what a start does, with what it destroys first."""
+    """Returns the effects of a start, destroyed messages first."""
     server = f"nats-server {forecast.version}"
     destroyed = {name: each for name, each in forecast.streams.items() if each.loss.destroyed}
     deleted = [
