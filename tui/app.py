@@ -64,7 +64,7 @@ _THEMES = (
 )
 
 
-#: What is typed after `:` for a picture of the screen.
+#: The word after `:` for a picture of the screen.
 SCREENSHOT = "screenshot"
 
 

@@ -275,7 +275,7 @@ class SourceSession(ABC):
         """Opens a file; None if its records cannot be shown. Raises `StoreUnreadableError`."""
 
     def listed(self, channel: str | None) -> tuple[Sequence[ListedFile], dict[Path, FileState]]:
-        """Returns the files of a channel, or those outside of channels, with the states of those that were scanned."""
+        """Returns the files of a channel, or the files outside of channels, with states if scanned."""
         if channel is None:
             return (), {}
         found = self.channel(channel)

@@ -231,7 +231,7 @@ class StoreSession(SourceSession):
             for each in self.overview.channels:
                 if each.name in intact:
                     each.slices = intact.pop(each.name).slices
-            self.overview.channels += intact.values()  # those that a server does not recover
+            self.overview.channels += intact.values()  # channels that a server does not recover
         for each in self.overview.channels:
             self._summarise(each)
         self.touch()

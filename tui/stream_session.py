@@ -51,7 +51,7 @@ class StreamSession(SourceSession):
 
     def _open(self) -> None:
         source = self._given
-        if self.source is not None and source.archived:  # again: its private copy is what it was
+        if self.source is not None and source.archived:  # again: its private copy is unchanged
             source = replace(source, streams=tuple(replace(each, flaws=[]) for each in source.streams))
         elif self.source is not None:
             source = open_source(self.path, SourceRequest(self.read_options))

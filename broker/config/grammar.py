@@ -164,11 +164,6 @@ class _Scanner:
             raise self._unexpected(f"expected {expected}")
         self.position += 1
 
-    def _map(self) -> dict[str, ConfigNode]:
-        found: dict[str, ConfigNode] = {}
-        self._members("}", _LINE_ENDS + ",;", found, lambda: self._entry(found, nested=True))
-        return found
-
     def _array(self) -> list[ConfigNode]:
         found: list[ConfigNode] = []
 
@@ -207,7 +202,9 @@ class _Scanner:
     def _value(self) -> ConfigValue:
         character = self._peek()
         if character == "{":
-            return self._map()
+            found: dict[str, ConfigNode] = {}
+            self._members("}", _LINE_ENDS + ",;", found, lambda: self._entry(found, nested=True))
+            return found
         if character == "[":
             return self._array()
         if character == '"':

@@ -176,7 +176,9 @@ def streams_options(settings: BrokerSettings) -> StreamsOptions | None:
 
 
 def _connection(settings: BrokerSettings, options: BrokerOptions) -> ConnectionOptions:
-    connection = settings.of(ConnectionOptions, "connection.", tls=_client_tls(settings))
+    found = settings.of(ClientTLSOptions, "connection.tls.")
+    wanted = settings.switch("secure") or found.cert or found.key or found.ca or found.skip_verify
+    connection = settings.of(ConnectionOptions, "connection.", tls=found if wanted else None)
     urls = connection.urls
     if urls and "@" not in urls and "," not in urls and not _is_url(urls):
         from stantools.nats.login import redacted
@@ -187,12 +189,6 @@ def _connection(settings: BrokerSettings, options: BrokerOptions) -> ConnectionO
     if who.user or who.token:
         connection = replace(connection, user=who.user, password=who.password, token=who.token)
     return connection
-
-
-def _client_tls(settings: BrokerSettings) -> ClientTLSOptions | None:
-    found = settings.of(ClientTLSOptions, "connection.tls.")
-    wanted = settings.switch("secure") or found.cert or found.key or found.ca or found.skip_verify
-    return found if wanted else None
 
 
 def _is_url(text: str) -> bool:
@@ -263,7 +259,7 @@ def authorization(settings: BrokerSettings, tls: TLSOptions | None) -> Authoriza
 def tls_options(settings: BrokerSettings, flags: Mapping[str, Setting]) -> TLSOptions | None:
     """Returns the TLS options; those of the command line override the file's.
 
-    Every option with a name that begins with `tls` enables TLS, even those for the streaming server's own
+    Every option with a name that begins with `tls` enables TLS, even the options for the streaming server's own
     connections. Raises ConfigurationError if certificate or key are missing or unusable.
     """
     options: TLSOptions | None = settings.given.get("tls")

@@ -31,7 +31,7 @@ _MAX_TRUST: Final = 8
 
 
 class CommitDelay:
-    """Publishers acknowledged by the last commits, and those that a commit waits for.
+    """Publishers acknowledged by the last commits, and publishers that a commit waits for.
 
     A publisher is known by the subject of its acknowledgements, if it gets one of them at a time.
 

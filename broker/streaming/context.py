@@ -77,7 +77,7 @@ class Timers:
             self._cancelled = 0
 
     def run(self) -> None:
-        """Runs the timers that are due now, without those that they add, and asks the driver for the next call."""
+        """Runs the timers that are due now, without timers that they add, and asks the driver for the next call."""
         now = self._clock.monotonic()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:

@@ -211,7 +211,7 @@ class Dispatcher:
                 self._serve_stored(group, first, begin)
 
     def _serve_stored(self, unit: ChannelSubscription | QueueGroup, first: int, begin: int) -> None:
-        """Serves a subscription or group in a commit. In a long one, those that lack older messages wait for `run`."""
+        """Serves a subscription or group in a commit. In a long one, units without older messages wait for `run`."""
         if unit.last_sent + 1 < first and self._clock.monotonic() - begin > _TURN_TIME:
             self._ready.requeue(unit)
         else:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class SubscriptionSlots(Generic[T]):
-    """Things by number; the numbers of those that are gone are used again."""
+    """Things by number; numbers of removed ones are used again."""
 
     def __init__(self) -> None:
         self._things: list[T | None] = []

@@ -246,8 +246,8 @@ class QueueGroup:
     def pick(self, *, force: bool) -> ChannelSubscription | None:
         """Returns the member for the next message. The group must have members.
 
-        It is the member with the fewest pending messages, the first of several, among those that are neither stalled
-        nor without heartbeat; if there is none, the first of all. A picked first member moves to the end of the
+        It is the member with the fewest pending messages, the first of several, among members neither stalled nor
+        without heartbeat; if there is none, the first of all. A picked first member moves to the end of the
         list. A redelivery (`force`) goes to a stalled member if necessary; otherwise the result is None if all are
         stalled.
         """

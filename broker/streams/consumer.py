@@ -195,7 +195,10 @@ class Consumer:
                 count = self.redeliveries.get(sequence, 0) + 2
                 if not 0 < limit < count:
                     return sequence, count
-                self._stop_deliveries(sequence)
+                del self.pending[sequence]
+                self.changed = True
+                deliveries = self.redeliveries.get(sequence, 0) + 1
+                self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
             del self._redelivery_queue[sequence]
         if self.full:
             return None
@@ -313,13 +316,6 @@ class Consumer:
         while self._deadlines and self._deadlines[0][1] not in self.pending:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else 0
-
-    def _stop_deliveries(self, sequence: int) -> None:
-        """Ends the deliveries of a message at their limit; the acknowledgement floor stays."""
-        del self.pending[sequence]
-        self.changed = True
-        deliveries = self.redeliveries.get(sequence, 0) + 1
-        self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
 
     def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
         """Acknowledges a message, with policy `all` all before it as well. Returns the acknowledged sequences."""

@@ -92,7 +92,7 @@ class StreamCopy:
     def resume(self, position: int, lost: int = 0) -> None:
         """Continues after a copied sequence; 0 if none was copied.
 
-        If the last `lost` copies may be missing, as many messages are copied again.
+        If the last `lost` copies may be missing, these messages are copied again.
         """
         self.moved.clear()
         self._mark = 0

@@ -1,4 +1,4 @@
-"""Purges of a stream: deletions of all messages, or of those that match a pattern, in steps.
+"""Purges of a stream: deletions of all messages, or of messages that match a pattern, in steps.
 
 A roll-up is a message that replaces the earlier ones of its subject or of the stream: it purges them.
 

@@ -77,7 +77,11 @@ class PushDelivery(ConsumerDelivery):
         if sent:
             self._beat = now + self.consumer.config.idle_heartbeat
         elif self.consumer.config.idle_heartbeat and self._beat <= now:
-            self._send_heartbeat(now)
+            number, sequence = self.consumer.delivered
+            stalled = {"Nats_Consumer_Stalled": self._flow_request.decode()} if self._flow_request else {}
+            header = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence, **stalled)
+            self._bus.deliver(self._to, self._to, b"", b"", header, self._group)
+            self._beat = now + self.consumer.config.idle_heartbeat
         return False
 
     @property
@@ -104,13 +108,6 @@ class PushDelivery(ConsumerDelivery):
             self._flow_request = b""
             self._in_transit -= self._asked_at
             self._window = min(2 * self._window, _WIDEST_WINDOW)
-
-    def _send_heartbeat(self, now: int) -> None:
-        number, sequence = self.consumer.delivered
-        stalled = {"Nats_Consumer_Stalled": self._flow_request.decode()} if self._flow_request else {}
-        header = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence, **stalled)
-        self._bus.deliver(self._to, self._to, b"", b"", header, self._group)
-        self._beat = now + self.consumer.config.idle_heartbeat
 
     def next_event(self) -> int:
         """Returns the time of the next heartbeat or message; 0 for none."""

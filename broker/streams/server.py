@@ -375,7 +375,10 @@ class StreamsServer:
 
     def _queue(self, subject: bytes, reply: bytes, header: bytes, body: bytes, deadline: float) -> None:
         if self.requests.full:
-            self._refuse(subject, reply)
+            if reply and subject.startswith((DIRECT, _NEXT)):
+                self._bus.publish(reply, b"", header=status("503"))
+            elif reply:
+                self._bus.publish(reply, self.api.refusal(subject))
             return
         stream = changed_stream(subject[len(PREFIX) :])
         # The reply subjects of one client differ in the last token only.
@@ -393,7 +396,11 @@ class StreamsServer:
     def _answer(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
         """Answers a request, in steps."""
         if subject.startswith(DIRECT):
-            yield from self._find_messages(subject, reply, header, body)
+            for found in self.api.direct(subject[len(DIRECT) :], header, body):
+                if found is None:
+                    yield
+                elif reply:
+                    self._bus.answer(reply, *found)
         elif subject.startswith(_NEXT):
             self._pull_requested(subject[len(_NEXT) :], reply, header, body)
         else:
@@ -402,20 +409,6 @@ class StreamsServer:
                 self._bus.publish(reply, answer)
             if subject.startswith(_CHANGES):
                 self._schedule_flushes()
-
-    def _find_messages(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
-        for found in self.api.direct(subject[len(DIRECT) :], header, body):
-            if found is None:
-                yield
-            elif reply:
-                self._bus.answer(reply, *found)
-
-    def _refuse(self, subject: bytes, reply: bytes) -> None:
-        """Answers a request that does not fit into the queue."""
-        if reply and subject.startswith((DIRECT, _NEXT)):
-            self._bus.publish(reply, b"", header=status("503"))
-        elif reply:
-            self._bus.publish(reply, self.api.refusal(subject))
 
     def _schedule_flushes(self) -> None:
         """Schedules a flush of the streams that a request has changed."""

@@ -1,4 +1,4 @@
-"""A stream: it stores published messages, one or many with the same rules, and deletes messages that nobody needs.
+"""A stream: it stores published messages, one or many with the same rules, and deletes messages that no consumer needs.
 
 Facts: jetstream-server.md sections 5 to 8.
 """
@@ -328,7 +328,7 @@ class Stream:
     def remove_unneeded(self, sequence: int = 0, *, delivered: bool = False) -> Iterator[None]:
         """Deletes messages that no follower needs, from a sequence on, in steps, if the retention allows it.
 
-        With `delivered` only those that were delivered to a follower. Other messages may be for a consumer in memory,
+        With `delivered` only messages delivered to a follower. Other messages may be for a consumer in memory,
         which a restart removes: real servers keep them then.
         """
         if delivered:

@@ -21,7 +21,7 @@ from stantools.secret import Secret
 
 
 def _options() -> dict[str, Option]:
-    """Returns the options of `ConnectOptions`, and those that name the place of passwords and tokens."""
+    """Returns the options of `ConnectOptions`, and the options that name the place of passwords and tokens."""
     options = {}
     for field, declaration in declared(ConnectOptions):
         options[field] = declaration

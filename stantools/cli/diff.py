@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,13 +21,10 @@ from stantools.cli.click_options import (
 from stantools.cli.connection_options import connection_options, or_selected
 from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show
-from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted, format_size
+from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
-    from stantools.inspection.findings import Finding
-    from stantools.inspection.node import NodeReport
     from stantools.inspection.report import Report
     from stantools.migration.proof.stream_proof import Proof
     from stantools.nats.connect_options import ConnectOptions
@@ -129,8 +126,10 @@ def _of_two(
     channels: tuple[str, ...],
     workers: int,
 ) -> Report:
+    from stantools.inspection.clusterlog import log_differences
     from stantools.inspection.node import examine
-    from stantools.migration.proof.stores import compare_stores, in_both
+    from stantools.migration.proof.comparison_report import stores_comparison_report
+    from stantools.migration.proof.stores import compare_stores
 
     if all(source.holds_streams for source in sources):
         return _of_directories(names, sources, channels)
@@ -147,14 +146,14 @@ def _of_two(
     with ByteProgress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
         found = compare_stores(first, second, states=states, patterns=channels, workers=workers, progress=shown.advance)
         if one and two and not channels:
-            found.findings += _of_logs([one, two], read_options)
+            found.findings += log_differences([one, two], read_options.encryption_key)
         shown.found(*found.findings)
     _tell_damage(names, found.damaged)
-    facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    return _report(found.findings, facts, in_both(found.messages, found.channels))
+    return stores_comparison_report(found)
 
 
 def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patterns: tuple[str, ...]) -> Report:
+    from stantools.migration.proof.comparison_report import directories_comparison_report
     from stantools.migration.proof.stored_streams import compare_directories
 
     first, second = sources
@@ -162,18 +161,7 @@ def _of_directories(names: tuple[str, str], sources: tuple[Source, Source], patt
         found = compare_directories(first, second, patterns, shown.advance)
         shown.found(*found.findings)
     _tell_damage(names, found.damaged)
-    facts = {"stream": None, "streams": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    text = f"{counted(found.messages, 'message')} in {counted(found.channels, 'stream')} are in both directories"
-    return _report(found.findings, facts, text)
-
-
-def _of_logs(reports: list[NodeReport], read_options: ReadOptions) -> list[Finding]:
-    from stantools.inspection.clusterlog import log_differences
-
-    names = [each.node_id or each.files.path.absolute().name for each in reports]
-    if len(set(names)) < len(names):
-        names = [str(each.files.path) for each in reports]
-    return log_differences(reports, names, read_options.encryption_key)
+    return directories_comparison_report(found)
 
 
 def _with_stream(
@@ -184,8 +172,7 @@ def _with_stream(
     connect_options: ConnectOptions,
     read_options: ReadOptions,
 ) -> Report:
-    from dataclasses import replace
-
+    from stantools.migration.proof.comparison_report import stream_comparison_report
     from stantools.migration.tasks import run
 
     url, _, stream = other.partition("#")
@@ -197,20 +184,7 @@ def _with_stream(
     if connect_options.embedded:
         raise UsageError("a server started for this command has no stream", "name a running server")
     proof, names = run(_prove(store, stream, channels, workers, connect_options, read_options))
-    facts = {
-        "stream": stream,
-        "channels": names,
-        "messages": proof.messages,
-        "bytes": proof.bytes,
-        "seconds": round(proof.seconds, 3),
-    }
-    rate = f"{proof.messages / proof.seconds:,.0f} a second" if proof.seconds else "no time"
-    text = (
-        f"{counted(proof.messages, 'message')} ({format_size(proof.bytes)}) of channel "
-        f"{', '.join(map(console.escape, names))} "
-        f"{'was' if proof.messages == 1 else 'were'} compared with stream {console.escape(stream)}, {rate}"
-    )
-    return _report(proof.findings, facts, text)
+    return stream_comparison_report(proof, stream, names)
 
 
 async def _prove(
@@ -261,16 +235,3 @@ def _tell_damage(stores: tuple[str, str], damaged: tuple[bool, bool]) -> None:
     for path, is_damaged in zip(stores, damaged, strict=True):
         if is_damaged:
             console.note(f"{console.escape(path)} is damaged; only its intact data was compared")
-
-
-def _report(findings: Sequence[Finding], facts: Mapping[str, Any], text: str) -> Report:
-    from stantools.inspection.report import DIFFERENCE_COLUMNS, Report, finding_records
-
-    report = Report(findings=findings, records=finding_records(findings, DIFFERENCE_COLUMNS))
-    report.document = lambda: {**facts, "findings": [each.as_json() for each in findings]}
-    if any(each.severity.value != "info" for each in findings):
-        report.code, report.role = ExitCode.FINDINGS, "bad"
-        report.verdict = f"different: {counted(len(findings), 'finding')}; {text}"
-    else:
-        report.verdict, report.role = f"no difference: {text}", "good"
-    return report

@@ -29,13 +29,14 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, from_options, or_selected
+from stantools.cli.migration_runs import apply_plan, confirm, reopen, restore_streams
 from stantools.cli.progress import ByteProgress
 from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show
+from stantools.cli.stages import ALL_STAGES, StagesGroup
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
+from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.escaping import shell_word
-from stantools.inspection.report import ReportRemark
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
@@ -45,46 +46,17 @@ from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
-    from stantools.inspection.report import Report
     from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.stream_load import ApplyOptions
     from stantools.migration.targets.target import Destination
-    from stantools.migration.workflow import Migration
     from stantools.nats.connect_options import ConnectOptions
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.sources.source import Source
     from stantools.store.read_options import ReadOptions
 
-_PLAIN = "run"
 
-
-class _Stages(click.Group):
-    """A group that accepts a store in the place of a stage and then runs all stages."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
-            args = [_PLAIN, *args]
-        return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the stage; the command of all stages has no name of its own in messages."""
-        name, stage, rest = super().resolve_command(ctx, args)
-        return "" if name == _PLAIN else name, stage, rest
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help of the command of all stages, and the list of stages."""
-        plain = self.commands[_PLAIN]
-        with click.Context(plain, info_name=ctx.info_name, parent=ctx.parent, **CONTEXT) as own:
-            plain.format_help(own, formatter)
-        with formatter.section("Stage by stage"):
-            stages = {name: each for name, each in self.commands.items() if name != _PLAIN}
-            formatter.write_dl([(f"{ctx.info_name} {n}", each.get_short_help_str(120)) for n, each in stages.items()])
-
-
-@click.group("migrate", cls=_Stages, short_help=summaries()["migrate"], context_settings=CONTEXT)
+@click.group("migrate", cls=StagesGroup, short_help=summaries()["migrate"], context_settings=CONTEXT)
 def command() -> None:
     """Move channels into JetStream streams and durables into consumers, exactly, and prove it.
 
@@ -95,7 +67,7 @@ def command() -> None:
 def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     def add(function: Callable[..., int]) -> click.Command:
         stage = command_of(name, None, "table", "json")(function)
-        stage.hidden = name == _PLAIN
+        stage.hidden = name == ALL_STAGES
         command.add_command(stage)
         return stage
 
@@ -145,7 +117,7 @@ class PlannedMigration:
         from stantools.sources.source import Capability
 
         self.remote_server.check(self.plan_options.channels)
-        # of several, those that cannot be migrated are named with the result
+        # of several stores, the result names the ones that cannot be migrated
         uses = (Capability.MIGRATION,) if len(self.stores) == 1 else ()
         return pipeline.named_sources(
             self.stores, self.table_options, cluster, *uses, channels=self.plan_options.channels
@@ -153,7 +125,7 @@ class PlannedMigration:
 
     def whole(self, cluster: Cluster) -> list[Source]:
         """Opens the store, or the named nodes of a cluster, as the source of one plan."""
-        if (sources := _together(self.named(cluster))) is None:
+        if (sources := self.named(cluster).together()) is None:
             raise UsageError("a plan is of one store, or of the nodes of one cluster", "plan one store at a time")
         return sources
 
@@ -220,29 +192,6 @@ class PlannedMigration:
         return []
 
 
-def _together(named: NamedSources) -> list[Source] | None:
-    """Returns the sources of one plan: one store, or the nodes of one cluster; None for several stores."""
-    if named.alone:
-        return [named.alone]
-    if pipeline.as_job() or named.failed or named.cluster.on_spark():
-        return None
-    sources = [each.source for each in named.found if each.source and _is_node(each.source)]
-    one_kind = len({each.holds_streams for each in sources}) == 1
-    return sources if one_kind and len(sources) == len(named.found) else None
-
-
-def _is_node(source: Source) -> bool:
-    """Returns whether a source is a node of a cluster, or the file store of one."""
-    from stantools.store.serverinfo import readable_server_info
-
-    if source.nodes or source.raft_groups:
-        return True
-    if source.holds_streams or source.sql:
-        return False
-    server = readable_server_info(source.store())
-    return bool(server and server.node_id)
-
-
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     return options_of(
         PlannedMigration,
@@ -263,7 +212,7 @@ class SeveralStores:
     compare: bool = option("Only compare the streams with the stores; change nothing.", "--verify", default=False)
 
 
-@_stage(_PLAIN)
+@_stage(ALL_STAGES)
 @_planned()
 @_follow_options
 @options_of(SeveralStores, "several", title="Several stores")
@@ -319,14 +268,14 @@ def run(
         raise UsageError("--follow reads the files of a server, which --from does without", remedy)
     planned.copy(consent)
     named = planned.named(cluster)
-    sources = None if several.compare else _together(named)
+    sources = None if several.compare else named.together()
     if sources is None:
         if follow_options.wanted:
             raise UsageError("--follow reads the files of one running server", "name one store")
         return _migrate_several(planned, named.several(), several, settings, consent)
     with planned.target(start=not consent.dry_run) as target:
         if sources[0].holds_streams:
-            return _restore_streams(planned, sources, target, settings, consent)
+            return restore_streams(planned.plan_options, planned.plan_file, sources, target, settings, consent)
         if follow_options.wanted:
             return _follow(planned, sources, target, follow_options, settings, consent)
         source, plan = planned.plan(sources, target, running=planned.places.force or consent.dry_run)
@@ -343,7 +292,7 @@ def run(
                 set_aside(file, plan)
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, settings.options(plan.way), file)
-        return _apply_plan(migration, settings, consent, new=True)
+        return apply_plan(migration, settings, consent, new=True)
 
 
 @_stage("plan")
@@ -402,9 +351,9 @@ def apply_stage(
     places = places_of(plan, store_options.account, store_options.embedded_store, force=store_options.force)
     with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, store_options, running=store_options.force)
+        source = reopen(plan, store_options, running=store_options.force)
         migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
-        return _apply_plan(migration, settings, consent)
+        return apply_plan(migration, settings, consent)
 
 
 @dataclass(frozen=True)
@@ -458,64 +407,12 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
     places = places_of(plan, store_options.account, store_options.embedded_store)
     with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, store_options, running=True)
+        source = reopen(plan, store_options, running=True)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
             results = Migration(plan, source, target, file=plan_file).verify(watch, store_options.parallel)
     return show(migration_report(plan, results))
-
-
-def _reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: bool) -> StoreSource:
-    """Reads the store or the nodes of a plan; unless `running`, they must have stopped."""
-    from stantools.cli.opening import node_source, open_source, read_source
-    from stantools.sources.nodes import node_of
-    from stantools.sources.source import Capability
-
-    read_options, source_options = store_options.read_options(plan.source), store_options.source_options(plan)
-    if not plan.source.nodes:
-        path = store_options.store or Path(plan.source.path)
-        return read_source(
-            [open_source(path, read_options, Capability.MIGRATION)], read_options, source_options, running=running
-        )
-    if store_options.store:
-        raise UsageError("the plan is of the nodes of a cluster", "if they are elsewhere now, change `nodes` in it")
-    try:
-        nodes = [node_source(node_of(each), read_options) for each in plan.source.nodes]
-    except ValueError as error:
-        raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
-    return read_source(nodes, read_options, source_options, running=running)
-
-
-def _restore_streams(
-    planned: PlannedMigration,
-    sources: Sequence[Source],
-    target: Destination,
-    settings: ApplySettings,
-    consent: ChangeMode,
-) -> int:
-    """Restores the streams of a JetStream directory into a running server, and proves them."""
-    from stantools.migration.salvaged_streams import check_restore, migration_of
-    from stantools.migration.workflow import Migration, default_plan_file
-    from stantools.recovery.recovery_options import StreamSalvageOptions
-    from stantools.recovery.streams.stream_plan import plan_stream_salvage
-    from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
-    from stantools.sources.jetstream import joined
-
-    options = planned.plan_options
-    check_restore(target, options)
-    with ByteProgress("plan") as shown:
-        salvage = plan_stream_salvage(
-            joined(sources),
-            StreamSalvageOptions(replicas=options.replicas),
-            options.channels,
-            shown.advance,
-            [each.path for each in sources],
-        )
-    plan, inputs = migration_of(salvage, target.reference())
-    file = planned.plan_file or default_plan_file(Path(plan.source.path))
-    migration = Migration(plan, None, target, settings.options(plan.way), file, restored=inputs)
-    return _apply_plan(migration, settings, consent, report=stream_salvage_report(salvage))
 
 
 def _follow(
@@ -562,7 +459,7 @@ def _follow(
     apply_options = replace(settings.options(plan.way), existing=ExistingPolicy.APPEND)
     check_followable(file, plan)
     migration = Migration(plan, source, target, apply_options, file, follows=True)
-    if (settled := _confirm(migration, "follow", settings, consent)) is not None:
+    if (settled := confirm(migration, "follow", settings, consent)) is not None:
         return settled
     ending = follow_options.ending(server_seen=was_seen(file))
     with open_journal(file, plan) as journal:
@@ -578,78 +475,6 @@ def _follow(
             return show(follow_end_report(plan, done, time.time()))
         write_plan(file, done.plan)
     return show(migration_report(done.plan, done.results, cutover=done, loaded=True))
-
-
-def _confirm(
-    migration: Migration,
-    verb: str,
-    settings: ApplySettings,
-    consent: ChangeMode,
-    again: str = "",
-    report: Report | None = None,
-) -> ExitCode | None:
-    """Shows obstacles, and asks; returns the exit code if nothing is to be done.
-
-    With `again`, the command that applies the plan later, the plan is written first. The `report` is that of a plan
-    without a file.
-    """
-    from stantools.migration.migration_report import migration_plan_report
-    from stantools.migration.workflow import refuse
-
-    plan, problems = migration.plan, migration.problems()
-    if report:
-        report.list_remarks(
-            (ReportRemark(str(each.level), f"{each.about}: {each.text}") for each in problems), "problem"
-        )
-    else:
-        report = migration_plan_report(plan, problems, migration.contents())
-    if consent.dry_run:
-        return show(report)
-    preview(report)
-    refuse(plan, problems, accept_loss=settings.accept_loss)
-    if again:
-        migration.keep_plan()
-        console.note(f"the plan is in {migration.file}; the journal will be beside it")
-    if console.confirm(f"{verb} {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
-        return None
-    if again:
-        console.note(f"nothing was done; later: {again}")
-    return ExitCode.CLEAN
-
-
-def _apply_plan(
-    migration: Migration,
-    settings: ApplySettings,
-    consent: ChangeMode,
-    *,
-    new: bool = False,
-    report: Report | None = None,
-) -> int:
-    """Asks, and applies the plan; a new one is written first."""
-    from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.migration_report import migration_report
-
-    plan, file = migration.plan, None if migration.restored else migration.file
-    again = f"stantools migrate apply {shell_word(str(file))}" if file else ""
-    if (settled := _confirm(migration, "migrate", settings, consent, again if new else "", report)) is not None:
-        return settled
-    with migration.journal() as journal:
-        if journal.resumed:
-            console.note(f"continuing from {journal.path}")
-        try:
-            with StreamsProgress("migrate", migration.amount, place=str(plan.target)) as watch:
-                results = migration.apply(journal, watch)
-        except KeyboardInterrupt as interruption:
-            raise InterruptionError(
-                "interrupted; complete streams stay, unfinished ones are continued or restarted",
-                f"to continue: the same command{again and f', or {again}'}",
-            ) from interruption
-    code = show(migration_report(plan, results, file, loaded=True))
-    if plan.broker and all(result.good for result in results):
-        console.note(
-            f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
-        )
-    return code
 
 
 def _migrate_several(

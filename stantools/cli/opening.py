@@ -81,7 +81,10 @@ def open_source(
         console.set_store(ctx, source.shown)
     _tell_source(ctx, source, source.path)
     for node in source.nodes:
-        _tell_node(node)
+        if console.is_verbose():
+            console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
+        if node.raft and (pid := log_lock_holder(node.raft)) is not None:
+            console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
     if source.datastore:
         _tell_store(source.datastore, read_options, channels)
     return source
@@ -214,14 +217,6 @@ def _tell_store(store: Datastore, read_options: ReadOptions, channels: Sequence[
         console.note(
             f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}"
         )
-
-
-def _tell_node(node: NodeFiles) -> None:
-    """Notes a running node, whose data being written may look damaged."""
-    if console.is_verbose():
-        console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
-    if node.raft and (pid := log_lock_holder(node.raft)) is not None:
-        console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
 
 
 def describe_node(ctx: click.Context, text: str) -> str:

@@ -290,7 +290,7 @@ def threads(workers: int) -> int | None:
 
 @dataclass(frozen=True)
 class NamedSources:
-    """The sources of a verb: one that the door opens by itself, or those that a search finds."""
+    """The sources of a verb: one path, opened as it is, or the stores that a search finds."""
 
     options: TableOptions  #: with absolute paths
     cluster: Cluster
@@ -306,6 +306,28 @@ class NamedSources:
             return self
         found, _ = discover(self.options, lambda _: self.alone)
         return replace(self, cluster=_reaching(self.cluster, found), alone=None, found=found)
+
+    def together(self) -> list[Source] | None:
+        """Returns the sources of one plan: one store, or the nodes of one cluster; None for several stores."""
+        if self.alone:
+            return [self.alone]
+        if as_job() or self.failed or self.cluster.on_spark():
+            return None
+        sources = [each.source for each in self.found if each.source and _is_node(each.source)]
+        one_kind = len({each.holds_streams for each in sources}) == 1
+        return sources if one_kind and len(sources) == len(self.found) else None
+
+
+def _is_node(source: Source) -> bool:
+    """Returns whether a source is a node of a cluster, or the file store of one."""
+    from stantools.store.serverinfo import readable_server_info
+
+    if source.nodes or source.raft_groups:
+        return True
+    if source.holds_streams or source.sql:
+        return False
+    server = readable_server_info(source.store())
+    return bool(server and server.node_id)
 
 
 def named_sources(

@@ -67,7 +67,7 @@ def command(store: Path, page: ReportPage, server: StartOptions, read_options: R
     pictures = Pictures(opened.crc)
     diagnosis = diagnose_source(source, server, ByteProgress, pictures.add)
     described, _ = source_overview(source, workers=server.workers)
-    if source.sql:  # the rows were judged; those that are intact are drawn
+    if source.sql:  # the rows were judged; the intact ones are drawn
         for survey in survey_channels(opened, opened.channel_names, workers=server.workers):
             pictures.add(survey)
     text = store_page(diagnosis, described, pictures, time.time_ns())

@@ -21,7 +21,7 @@ CLUSTER_ID = "shop"
 CHANNELS = ("audit.log", "orders", "telemetry.device-1")
 #: Messages of each channel before and after `reports` disconnects.
 FIRST, MORE = 1900, 100
-#: Seconds that a subscription may take for what is there.
+#: Seconds that a subscription may take for the stored messages.
 PATIENCE = 60
 
 
@@ -58,7 +58,7 @@ async def go_on(url: str) -> None:
     """Subscribes to the durable of `reports` on every channel and shows what it gets."""
     async with await connect(url, CLUSTER_ID, "reports") as reports:
         for channel in CHANNELS:
-            # What was pending comes first, then what is new.
+            # Pending messages come first, then new ones.
             reader = Reader(reports, channel, durable="reports")
             await reader.read_all()
             again = [message.sequence for message in reader.got if message.redelivered]

@@ -446,8 +446,11 @@ def _publish(entry: RaftEntry, operation: pb.RaftOperation | None, node: int) ->
     )
 
 
-def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> list[Finding]:
+def log_differences(reports: Sequence[NodeReport], key: bytes | None = None) -> list[Finding]:
     """Compares the Raft logs of nodes, for entries that several nodes have."""
+    names = [each.node_id or each.files.path.absolute().name for each in reports]
+    if len(set(names)) < len(names):
+        names = [str(each.files.path) for each in reports]
     history = MergedLog(reports, names, key)
     try:
         log = history.fold()

@@ -28,7 +28,7 @@ class Finding:
     length: int | None = None  #: number of bytes concerned
     channel: str | None = None
     seq: int | None = None  #: sequence or subscription id
-    detail: str = ""  #: what was found and what was expected
+    detail: str = ""  #: the found and the expected value
     remedy: str = ""  #: next step
 
     def as_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The state of a channel's messages, counted in one place for doctor, forecast, verify, salvage, report and browser.
 
 intact         whole messages, wherever they lie in the store; salvage keeps them
-  readable       those that a server, started now, would find at their sequences
+  readable       messages that a server, started now, would find at their sequences
   recoverable    the others
 archived       messages in archived slices only (`msgs.N.dat.bak`)
 missing        before any step: damaged beyond proof, or gone

@@ -286,7 +286,7 @@ def _choose_generation(piece: RunPart, timelines: list[Generation]) -> Generatio
 def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, *, sealed: bool = False) -> Ranges:
     """Returns the sequences that are the same record in both runs.
 
-    `sequences` are those that both have. `sealed`: each store encrypts payloads with its own nonces, so only time
+    `sequences` are in both. `sealed`: each store encrypts payloads with its own nonces, so only time
     and size are compared.
     """
     a, b = _fingerprints(one, sequences, crc), _fingerprints(other, sequences, crc)

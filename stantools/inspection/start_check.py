@@ -74,7 +74,11 @@ class StreamsStartCheck:
         """Adds the effects of a start; `every_block` reads the blocks below trusted indexes as well."""
         if self._groups:
             self._find_orphans(check)
-        trusted = [each for each in self.pending if self._may_trust(each)]
+        trusted = [
+            each
+            for each in self.pending
+            if all(_readable(block.path) for block in each.blocks) and is_trusted(each, self._rules, self._now)
+        ]
         self.pending.sort(key=lambda each: each not in trusted)
         if every_block or size_of(trusted) <= READ_ANYWAY:
             whole = [each for each in trusted if has_whole_blocks(each, progress)]
@@ -104,9 +108,6 @@ class StreamsStartCheck:
                 f"its cluster deletes {names} {ORPHAN_SECONDS} seconds after the start: the meta group on this node "
                 "does not assign them"
             )
-
-    def _may_trust(self, stream: StoredStream) -> bool:
-        return all(_readable(block.path) for block in stream.blocks) and is_trusted(stream, self._rules, self._now)
 
     def _check(
         self,

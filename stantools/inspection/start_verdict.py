@@ -85,7 +85,7 @@ class StartVerdict:
     """A start of the server, and its effect on the messages in the store."""
 
     forecast: Forecast
-    channels: Mapping[str, ChannelOutcome]  #: with the messages that a server finds, and those that the start destroys
+    channels: Mapping[str, ChannelOutcome]  #: with the messages that a server finds, and that its start destroys
     flaws: tuple[StartFlaw, ...]  #: reasons why it is not harmless, apart from changed files
     limited: Mapping[str, Ranges]  #: intact messages that the limits hide, by channel
 

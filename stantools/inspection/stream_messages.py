@@ -51,7 +51,7 @@ class StreamMessageReader:
         yield from messages
 
     def _problems(self, lost: Ranges) -> Iterator[ReadProblem]:
-        """Yields what is the matter with the stream, and with the messages that cannot be printed."""
+        """Yields the problems of the stream, and of the messages that cannot be printed."""
         for flaw in (*self._stream.flaws, *self._survey.flaws):
             concerned = bool(lost) and self._concerns_blocks(flaw) and (not flaw.sequence or flaw.sequence in lost)
             locked = flaw.kind in _LOCKS and not flaw.consumer and self._stream.locked

@@ -74,7 +74,7 @@ class ChannelSurvey:
 
     @classmethod
     def of(cls, files: ChannelFiles, surveys: list[SliceSurvey], error: str | None = None) -> ChannelSurvey:
-        """Sorts the surveys of `ChannelFiles.all_slices`; of possible slices it keeps those that prove to be slices."""
+        """Sorts the surveys of `ChannelFiles.all_slices`; of possible slices it keeps the proven ones."""
         count = len(files.slices)
         rest = surveys[count:]
         lone = [each for each in rest if each.files.data is None]
@@ -137,7 +137,7 @@ class ChannelSurvey:
 
     @cached_property
     def missing(self) -> Ranges:
-        """The sequences without a byte: holes, and those that only an index still names."""
+        """The sequences without a byte: holes, and sequences that only an index still names."""
         known = self.intact | self.damaged
         named = self.named - known
         return (known | named).holes() | named

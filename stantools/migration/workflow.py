@@ -157,7 +157,7 @@ class Migration:
 
     @property
     def amount(self) -> int:
-        """Number of messages to process, including those that are only compared."""
+        """Number of messages to process, including messages that are only compared."""
         return self.plan.messages * (2 if self.options and self.options.prove else 1)
 
     def apply(self, journal: Journal, watch: JournalObserver) -> list[StreamResult]:

@@ -1,4 +1,4 @@
-"""Subscriptions by subject: finds those that match a subject.
+"""Subscriptions by subject: finds the ones that match a subject.
 
 Literal subjects, the vast majority, are in one dict; patterns with wildcards in a tree with one level per token. A
 search visits at limit all levels of that tree. As clients can create many, it can be interrupted.
@@ -63,7 +63,7 @@ class _SubscriptionSet(Generic[S]):
 
 
 class _PatternLevel(Generic[S]):
-    """Patterns after some common tokens: `ends` for those that end here, `rest` for those with `>` next."""
+    """Patterns after some common tokens: `ends` for patterns that end here, `rest` for patterns with `>` next."""
 
     __slots__ = ("ends", "next", "rest")
 

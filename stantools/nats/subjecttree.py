@@ -331,7 +331,7 @@ class SubjectTree(Generic[E]):
         active: list[_PatternNode[V]],
         depth: int,
     ) -> Iterator[E | None]:
-        """Continues with all children of a node; iterates over those that are subjects and match."""
+        """Continues with all children of a node; yields the matching subjects among them."""
         steps = 0
         for child in list(node.next.values()):
             steps += len(active)

@@ -84,7 +84,7 @@ class _ChannelSection:
 
     @property
     def subscribers(self) -> Sequence[Subscriber]:
-        """Its subscriptions: first those that a start would delete, then those with the greatest lag."""
+        """Its subscriptions: first the ones that a start would delete, then by greatest lag."""
         ghosts = self.subscriptions.having(SubStatus.GHOST)[:_CHANNEL_ROWS]
         others = self.subscriptions.having(*(each for each in SubStatus if each is not SubStatus.GHOST))
         return [*ghosts, *others.with_most_lag(_CHANNEL_ROWS - len(ghosts))]

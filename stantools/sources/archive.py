@@ -140,10 +140,10 @@ class Archive:
         self.path = path
         self.form = form
         self.cut = ""  #: reason why it ends early, after it was read to its end
-        self.damaged: list[str] = []  #: members whose content is not what it was
+        self.damaged: list[str] = []  #: members whose content has changed
         with readable(path):
             size = path.stat().st_size
-        #: bytes that it may hold: what is beyond was made to fill disks
+        #: bytes that it may hold: a larger archive was made to fill disks
         self.limit = max(size, _LARGE, _RATIO * size) if form != "tar" else 1 << 62
 
     def members(self) -> list[Member]:

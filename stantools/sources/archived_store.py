@@ -208,7 +208,7 @@ class _Unpacking:
         """Copies members into a private directory, which is removed again if the rest fails."""
         directory = self._directory(sum(members[number].size for number in wanted))
         try:
-            root = directory / _stem(self.archive.path)
+            root = directory / (self.archive.path.name.partition(".")[0] or "archive")
             root.mkdir()
             escaping.show_as(root, str(self.archive.path), opened, str(self._shown))
             for name in sorted(folders):
@@ -376,11 +376,6 @@ def _write(path: Path, parts: Iterator[bytes], progress: Progress | None) -> int
                 progress(len(part))
         file.truncate(done)
     return done
-
-
-def _stem(path: Path) -> str:
-    """Returns a name for the archive's content: that of the archive without its suffixes."""
-    return path.name.partition(".")[0] or "archive"
 
 
 def open_archive(found: RecognisedPath, request: SourceRequest) -> Source:

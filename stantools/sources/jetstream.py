@@ -131,7 +131,7 @@ def group_places(path: Path) -> list[Path]:
 
 
 def stream_places(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yields account and directory of each stream at or below a path, also of those that a server does not see.
+    """Yields account and directory of each stream at or below a path, also of streams that a server does not see.
 
     These are a directory that was copied a level too deep, and streams whose deletion was begun.
     """
@@ -184,10 +184,6 @@ def _check_permitted(
     return None
 
 
-def _is_named(stream: StoredStream, name: str) -> bool:
-    return subject_matches(name, stream.name) or name == f"{stream.account}/{stream.name}"
-
-
 def _is_open(place: Path) -> bool:
     return not any(map(is_closed, directories_below(place)))
 
@@ -199,7 +195,7 @@ class ListedStreams:
     roots: list[str] = field(
         default_factory=list
     )  #: store directories; where streams or backups are without one, these
-    nodes: set[str] = field(default_factory=set)  #: of the roots, those that may be nodes of a cluster
+    nodes: set[str] = field(default_factory=set)  #: of the roots, the ones that may be nodes of a cluster
     streams: set[str] = field(default_factory=set)
     blocks: list[str] = field(default_factory=list)  #: directories of blocks without the files of a stream
 
@@ -263,7 +259,11 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
         for place in group_places(path)
     )
     wanted = request.channels or (">",)
-    chosen = [each for each in streams if any(_is_named(each, name) for name in wanted)]
+    chosen = [
+        each
+        for each in streams
+        if any(subject_matches(name, each.name) or name == f"{each.account}/{each.name}" for name in wanted)
+    ]
     flaws = []
     if problem := _check_permitted(found, chosen, groups):
         if not accepts:

@@ -93,7 +93,7 @@ class PathFacts:
 
     @cached_property
     def below(self) -> tuple[list[Path], list[Path]]:
-        """The directories at or below the path that have a Raft log, and those that are file stores, nearest first."""
+        """The directories at or below the path that have a Raft log or are file stores, nearest first."""
         found = search(str(self.path))
         return [Path(each) for each in found.logs], [Path(each) for each in found.nearest]
 
@@ -181,7 +181,7 @@ class Source:
     nodes: tuple[NodeFiles, ...] = ()  #: nodes of a cluster; () for a store by itself
     streams: tuple[StoredStream, ...] = ()  #: of a JetStream directory
     sql: SqlStore | None = None  #: a database or a dump of one
-    convert: Callable[[], Datastore] | None = None  #: writes what it holds into a private file store
+    convert: Callable[[], Datastore] | None = None  #: writes its content into a private file store
     raft_groups: tuple[RaftGroup, ...] = ()  #: of a JetStream directory of clustered servers
     copied: Path | None = None  #: the directory to which the streams of an archive were copied
     members: tuple[Source, ...] = ()  #: the sources of nodes that it unites

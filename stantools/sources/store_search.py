@@ -51,7 +51,7 @@ class StoresFound:
     logs: list[str] = field(default_factory=list)  #: with a Raft log
     stores: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)  #: of stores without files of their own, or of no store
-    closed: list[str] = field(default_factory=list)  #: those that the user is not permitted to list
+    closed: list[str] = field(default_factory=list)  #: directories that the user is not permitted to list
     too_many: bool = False  #: the search ended at the limit of directories
 
     @property
@@ -76,7 +76,7 @@ def find_stores(
     in_stores: bool = True,
     join: Callable[[str, str], str] = posixpath.join,
 ) -> StoresFound:
-    """Finds what is at or below a path.
+    """Finds the sources at or below a path.
 
     Args:
         depth: Levels of directories to search below the path; None for all.
@@ -143,5 +143,5 @@ def list_directories(paths: list[str]) -> Iterator[DirectoryNames]:
 
 
 def search(path: str) -> StoresFound:
-    """Finds what is at or below a path of the file system, within the bounds for a path that a user names."""
+    """Finds the sources at or below a path of the file system, within the bounds for a path that a user names."""
     return find_stores(path, list_directories, depth=MAX_DEPTH, most=MAX_DIRECTORIES)

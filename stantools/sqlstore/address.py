@@ -74,17 +74,13 @@ def parse_address(text: str, driver: str | None = None) -> DatabaseAddress:
     elif _IS_KEYWORDS.match(text):
         found = _of_keywords(text)
     else:
-        raise _no_address()
+        raise UsageError(
+            "the database's address is neither a URL nor a text of -sql_source",
+            "give it as mysql://USER@HOST:PORT/DATABASE or postgres://USER@HOST:PORT/DATABASE",
+        )
     if driver not in (None, found.driver):
         raise UsageError(f"{found.shown}: is an address of {found.driver}, not of {driver}", "leave --sql-driver out")
     return found
-
-
-def _no_address() -> UsageError:
-    return UsageError(
-        "the database's address is neither a URL nor a text of -sql_source",
-        "give it as mysql://USER@HOST:PORT/DATABASE or postgres://USER@HOST:PORT/DATABASE",
-    )
 
 
 def _of_url(driver: str, text: str) -> DatabaseAddress:

@@ -120,7 +120,10 @@ class Dump:
             elif kind == b"DELIMITER":
                 self._skip_program()
             else:
-                self._other()
+                text = self._statement()
+                if found := _USE.match(text):
+                    self._schema = _unquoted(found[1])
+                self._set(text)
         if self.facts.headed and not self.facts.complete and not self.facts.flaws:
             self._flaw("the last line of the dump program is missing: rows and tables may be missing")
 
@@ -315,12 +318,6 @@ class Dump:
                 self._at = len(self._data)
                 return
         self._at = end.end()
-
-    def _other(self) -> None:
-        text = self._statement()
-        if found := _USE.match(text):
-            self._schema = _unquoted(found[1])
-        self._set(text)
 
     def _statement(self) -> bytes:
         """Moves past the `;` of a statement; returns its beginning."""

@@ -105,8 +105,8 @@ def recover(
     """Returns the state that a server recovers.
 
     With `limits`, those of the server are applied at `now_ns`; `rows_of` reads the rows of channels that they shorten.
-    `caching`: without -sql_no_caching. `tolerant` leaves out what a server refuses, and uses what it would not:
-    everything that is intact.
+    `caching`: without -sql_no_caching. `tolerant` leaves out rows that a server refuses, and uses
+    everything that is intact, even if a server would not.
     """
     result = SqlState(SqlStart.RECOVERED)
     try:

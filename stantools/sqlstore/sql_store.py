@@ -1,4 +1,4 @@
-"""A SQL store, opened: its tables, what was found in its messages, and its conversion to a file store."""
+"""A SQL store, opened: its tables, the findings about its messages, and its conversion to a file store."""
 
 from __future__ import annotations
 

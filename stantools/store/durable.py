@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 def unwritable(error: OSError, path: Path | str = "", untouched: str = "") -> StoreUnwritableError:
-    """Turns an operating system error into ours, with path and remedy; `untouched` says what is unchanged."""
+    """Turns an operating system error into ours, with path and remedy; `untouched` names the unchanged files."""
     named = os.fsdecode(error.filename) if error.filename is not None else "output"
     text = f"{path or named}: cannot be written: {error.strerror or type(error).__name__}"
     if untouched:

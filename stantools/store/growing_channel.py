@@ -38,7 +38,7 @@ BEGINNING: Final = ChannelPosition(1)
 ANYWHERE: Final = ChannelPosition(0, FILE_HEADER_SIZE, UNKNOWN)
 #: Status of a loss: messages were removed before they were read.
 REMOVED: Final = "removed"
-#: Status of a loss: the files are no longer those that were read before.
+#: Status of a loss: the files read before were replaced.
 REPLACED: Final = "replaced"
 #: Looks at a channel whose files change meanwhile; longer and longer pauses are between them.
 _MAX_LOOKS = 5
@@ -430,7 +430,7 @@ class ChannelNews:
     start: ChannelPosition  #: the position; the first available message instead of `ANYWHERE`
     begin: ChannelPosition | None  #: the result of `GrowingChannel.resume`
     end: ChannelPosition  #: the furthest position; `start` if there is nothing to read
-    replaced: bool  #: the files are no longer those that were read before
+    replaced: bool  #: the files read before were replaced
 
     def part(self, allowance: ReadAllowance, until: ChannelPosition | None = None) -> ChannelPosition:
         """Returns the furthest position within the allowance, from which it subtracts, and not beyond `until`."""

@@ -1,6 +1,6 @@
 """The directory of one stream, as a nats-server leaves it (jetstream-store.md sections 1, 2, 5, 6, 9 to 11).
 
-Nothing is ever written. What is damaged becomes a flaw; only a file that the user is not permitted to read is an error.
+Nothing is ever written. Damage becomes a flaw; only a file that the user is not permitted to read is an error.
 """
 
 from __future__ import annotations

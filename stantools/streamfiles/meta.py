@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Fields of a stream in `meta.inf`, in their order, with the values for those that a configuration lacks.
+#: Fields of a stream in `meta.inf`, in their order, with the values for fields that a configuration lacks.
 _STREAM_DEFAULTS: Final[Mapping[str, Any]] = {
     **{
         name: STREAM_MEMBERS[name].default

@@ -144,7 +144,7 @@ class RaftGroup:
 
     @cached_property
     def entries(self) -> list[GroupEntry]:
-        """The entries in the log, also those that a snapshot includes, in the order of their index."""
+        """The entries in the log, also entries that a snapshot includes, in the order of their index."""
         found: dict[int, tuple[int, list[GroupEntry]]] = {}
         for index, payload in self._payloads():
             term, entries = _decoded(index, payload)

@@ -279,7 +279,8 @@ def assignments(group: RaftGroup) -> dict[tuple[str, str], AssignedStream]:
         elif operation in (RaftOperation.ASSIGN_CONSUMER, RaftOperation.ASSIGN_COMPRESSED_CONSUMER):
             _assign_consumer(found, values)
         elif operation == RaftOperation.REMOVE_STREAM:
-            found.pop(_key(values, _name_of(values)), None)
+            config = values.get("stream")
+            found.pop(_key(values, config.get("name") if isinstance(config, dict) else config), None)
         elif operation == RaftOperation.REMOVE_CONSUMER and (stream := found.get(_key(values, values.get("stream")))):
             stream.consumers.pop(str(values.get("name")), None)
     return found
@@ -297,11 +298,6 @@ def _list(data: bytes) -> list[dict[str, Any]] | None:
 def _key(values: Mapping[str, Any], name: Any) -> tuple[str, str]:
     client = values.get("client")
     return str((client.get("acc") if isinstance(client, dict) else None) or "$G"), str(name)
-
-
-def _name_of(values: Mapping[str, Any]) -> Any:
-    config = values.get("stream")
-    return config.get("name") if isinstance(config, dict) else config
 
 
 def _assign(found: dict[tuple[str, str], AssignedStream], values: Mapping[str, Any]) -> None:

@@ -104,19 +104,15 @@ def _timers(stream: StoredStream, last: int) -> Iterator[FileFlaw]:
                 if (stream.config or {}).get(member) and INDEX in stream.message_names and last:
                     yield FileFlaw(FlawKind.TIMER_INDEX, file, "it is missing")
                 continue
-            _check_timers(data, last, with_subjects=name == SCHEDULES_FILE)
+            index = read_timers(data, with_subjects=name == SCHEDULES_FILE)
+            if (sequence := max((each.sequence for each in index.entries), default=0)) > last:
+                raise ArchiveError(f"it names message {sequence}, the stream ends at {last}")
+            if index.end != last + 1:
+                raise ArchiveError(f"it covers the messages up to {index.end - 1}, the stream ends at {last}")
         except NotPermittedError:
             raise
         except (ArchiveError, StoreUnreadableError) as problem:
             yield FileFlaw(FlawKind.TIMER_INDEX, file, problem.message)
-
-
-def _check_timers(data: bytes, last: int, *, with_subjects: bool) -> None:
-    index = read_timers(data, with_subjects=with_subjects)
-    if (sequence := max((each.sequence for each in index.entries), default=0)) > last:
-        raise ArchiveError(f"it names message {sequence}, the stream ends at {last}")
-    if index.end != last + 1:
-        raise ArchiveError(f"it covers the messages up to {index.end - 1}, the stream ends at {last}")
 
 
 def _consumers(survey: StreamSurvey) -> Iterator[FileFlaw]:

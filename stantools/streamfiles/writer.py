@@ -150,7 +150,11 @@ class StreamArchive:
     def _add(self, batch: MessageBatch | RecordBatch) -> Iterator[tuple[str, memoryview]]:
         row = 0
         if not self._tally.messages and len(batch) and not batch.timestamp[0]:
-            raise self._time_error(batch)
+            raise RefusedError(
+                f"{_place(batch, 0)} has no time; as the first one of stream "
+                f"{self._stream} it would make servers hide all messages as soon as another one is published",
+                "choose the way publish for this channel",
+            )
         while True:
             before = row
             row, size, stop = self._write(batch, row)
@@ -213,13 +217,6 @@ class StreamArchive:
         return RefusedError(
             f"{_place(batch, row)}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
-        )
-
-    def _time_error(self, batch: MessageBatch | RecordBatch) -> RefusedError:
-        return RefusedError(
-            f"{_place(batch, 0)} has no time; as the first one of stream "
-            f"{self._stream} it would make servers hide all messages as soon as another one is published",
-            "choose the way publish for this channel",
         )
 
     def _sequence_error(self, number: int) -> RefusedError:

@@ -31,7 +31,7 @@ class _NameSuggester(Suggester):
         self._names = [*(view.value for view in View), "screenshot", *(session.channels if session else ())]
 
     def matches(self, text: str, limit: int) -> list[str]:
-        """Returns the first names that begin with a text, or else those that contain it."""
+        """Returns the first names that begin with a text, or else names that contain it."""
         found = list(islice((name for name in self._names if name.startswith(text)), limit))
         lower = text.lower()
         return found or list(islice((name for name in self._names if lower in name.lower()), limit))

@@ -215,7 +215,8 @@ class TimelineScreen(ViewScreen):
         span = timeline.last - timeline.first
         exact = _SECOND if span > 100 * _SECOND else _MILLISECOND if span > 100 * _MILLISECOND else 1
         when = span_text(timeline.first, timeline.last, exact) if span else f"all at {format_time(timeline.first)}"
-        whole = self._intact
+        facts = self.session.channels.get(self.channel or "")
+        whole = facts.intact if facts is not None else 0
         # A message whose record is damaged may be proven; its time is not.
         count = f"{number(timeline.count)} of {counted(whole, 'message')}" if whole > timeline.count else ""
         cells: list[Cell] = [
@@ -233,11 +234,6 @@ class TimelineScreen(ViewScreen):
             yield problems
         else:
             yield [unit, "   ", *problems]
-
-    @property
-    def _intact(self) -> int:
-        facts = self.session.channels.get(self.channel or "")
-        return facts.intact if facts is not None else 0
 
     # Keys
 

@@ -1,4 +1,4 @@
-"""A form for options: a line to go on, then one line per option, with a text field or a choice.
+"""A form for options: a line to continue, then one line per option, with a text field or a choice.
 
 A form opens on its first line, so that the keys of the view (unlock, go to, help) work until the user enters a field.
 """

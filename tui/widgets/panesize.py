@@ -13,7 +13,7 @@ RESIZING: Final[tuple[BindingType, ...]] = (
     Binding("less_than_sign", "resize_pane(1)", "Larger pane", key_display="<", show=False, id="pane.larger"),
     Binding("greater_than_sign", "resize_pane(-1)", "Smaller pane", key_display=">", show=False, id="pane.smaller"),
 )
-#: Columns and lines of a step, and those that the pane and the table keep.
+#: Columns and lines of a step, and of the least pane and table.
 _STEP, _LEAST = {True: 4, False: 2}, {True: 20, False: 4}
 
 

@@ -10,7 +10,7 @@ message. Deliveries read a copy in files. The copy is a cache: it may lag, or be
     state                    clients and subscriptions: records in a stream of their own
     lease                    the record that says which of several servers writes
     jetstream_subscriptions  the subscriptions of a channel, as records of the state
-    start_check              reads the streams at a start, and refuses those that do not fit
+    start_check              reads the streams at a start, and refuses unsuitable ones
     store                    the whole as a `StateStore`
     node                     the directory of a node that starts its own NATS server
 

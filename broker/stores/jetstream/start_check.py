@@ -1,4 +1,4 @@
-"""Reads the streams at a start, and refuses those that do not fit (high-availability.md sections C.5, C.8)."""
+"""Reads the streams at a start, and refuses unsuitable ones (high-availability.md sections C.5, C.8)."""
 
 from __future__ import annotations
 

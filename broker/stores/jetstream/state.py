@@ -325,7 +325,7 @@ class BrokerState:
         return found, int(info["state"]["last_seq"]), stranger, rival
 
     def _remove(self, gone: Iterable[int]) -> None:
-        """Deletes records that are no longer needed. The next start deletes those that remain."""
+        """Deletes records that are no longer needed. The next start deletes the rest."""
         sequences = list(gone)
         if not sequences or self._closed:
             return

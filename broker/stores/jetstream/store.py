@@ -61,7 +61,7 @@ _Settled = tuple[Flush, Callable[[], None] | None]
 
 @dataclass(frozen=True, slots=True)
 class StreamBacking:
-    """The streams of a store, and this server's place among those that share them."""
+    """The streams of a store, and this server's place among the servers that share them."""
 
     streams: JetStreamPort
     names: StreamNames  #: names for the cluster id

@@ -28,7 +28,7 @@ class DirectoryChanges:
         return text[len(above) :] if text.startswith(above) else os.path.relpath(path, self.root)
 
     def write(self, path: Path, size: int) -> None:
-        """Takes note of a file that is written, or has another size then."""
+        """Records a file that is written, or has another size then."""
         self._set(path, size)
 
     def remove(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class DirectoryChanges:
         return change.after is not None if change else path.is_file()
 
     def remove_directory(self, path: Path) -> None:
-        """Takes note of a directory that is removed with everything in it."""
+        """Records a directory that is removed with its content."""
         for folder, _, names in os.walk(path):
             self.removed.append(self.name(Path(folder)))
             for name in names:
@@ -49,7 +49,7 @@ class DirectoryChanges:
             del self.files[name]
 
     def move_directory(self, source: Path, target: Path) -> None:
-        """Takes note of a directory that replaces another one."""
+        """Records a directory that replaces another one."""
         sizes = {entry.name: entry.stat().st_size for entry in source.iterdir() if entry.is_file()}
         self.remove_directory(source)
         for entry in target.iterdir() if target.is_dir() else ():

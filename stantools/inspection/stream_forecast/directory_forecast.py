@@ -15,11 +15,10 @@ from typing import Any, Final
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.changes import DirectoryChanges, FileChange
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate
-from stantools.inspection.stream_forecast.expiry import expire_after_start
+from stantools.inspection.stream_forecast.expiry import apply_limits, expire_after_start
 from stantools.inspection.stream_forecast.losses import StreamLoss, stream_loss
 from stantools.inspection.stream_forecast.reading import BlockReader, ServerHangs, read_stream
 from stantools.inspection.stream_forecast.recovery import RecoveredStream, ServerPanic, StoreNotOpened, StoreState
-from stantools.inspection.stream_forecast.start_limits import apply_limits
 from stantools.inspection.stream_forecast.started_consumers import ConsumerOutcome, recreate_consumers, start_consumers
 from stantools.inspection.stream_forecast.versions import ServerRules
 from stantools.progress import Progress
@@ -131,7 +130,8 @@ def forecast_directory(
     `cluster` is that of the streams' node. `survey` reads a stream, once for several forecasts.
     """
     forecast = DirectoryForecast(rules.version, changes=DirectoryChanges(root))
-    for folder in sorted({_staging(stream) for stream in streams}):
+    # Unfinished restores lie in the store directory.
+    for folder in sorted({stream.path.absolute().parent.parent.parent for stream in streams}):
         for name in (".snap-staging", "snap-staging"):
             if (folder / name).is_dir():
                 forecast.changes.remove_directory(folder / name)
@@ -174,11 +174,6 @@ def forecast_directory(
         if not forecast.starts:
             break
     return forecast
-
-
-def _staging(stream: StoredStream) -> Path:
-    """The store directory of a stream, where unfinished restores lie."""
-    return stream.path.absolute().parent.parent.parent
 
 
 def _is_seen(stream: StoredStream, root: Path) -> bool:
@@ -242,7 +237,9 @@ class _StreamStart:
                 outcome.directory_deleted = True
             return self._refuse(outcome, f'  Error recreating stream "{stream.name}": {problem.text} (10077)')
         self.forecast.log.append(("INF", f"  Restored {store.state.messages:,} messages for stream '{shown}' in <t>"))
-        self._drop_batches(config)
+        folder = self.stream.path / "batches"
+        if self.rules.batches and folder.is_dir() and (config.get("num_replicas") or 1) == 1:
+            self.forecast.changes.remove_directory(folder)
         if stream.server_keys is not None and not stream.encrypted:
             self._encrypt(store)
         store.opened = replace(store.state)
@@ -350,11 +347,6 @@ class _StreamStart:
             changes.write(store.path(block), block.size)
             changes.write(store.path(block).with_suffix(".key"), _KEY_FILE_SIZE)
         changes.remove(store.folder / "index.db")
-
-    def _drop_batches(self, config: Mapping[str, Any]) -> None:
-        folder = self.stream.path / "batches"
-        if self.rules.batches and folder.is_dir() and (config.get("num_replicas") or 1) == 1:
-            self.forecast.changes.remove_directory(folder)
 
     def _supported(self, outcome: StartedStream, config: Mapping[str, Any]) -> bool:
         shown = f"{self.stream.account} > {self.stream.name}"

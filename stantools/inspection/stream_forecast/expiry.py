@@ -1,6 +1,6 @@
-"""Messages whose time is over when a server starts: by `max_age`, by their own lifetime, by a schedule that is due.
+"""Messages that a server removes when it starts: beyond the limits of their stream, or as their time is over.
 
-A start removes what is older than `max_age`, whatever lifetime a message has. Timers, which fire within the first
+A start removes messages older than `max_age`, whatever lifetime a message has. Timers, which fire within the first
 seconds, remove messages whose own lifetime is over; where a stream has delete markers, they do the work of `max_age` as
 well, spare messages that never expire, and store a marker for each subject without messages. The times are those of the
 indexes `thw.db` and `sched.db`, as far as these go, and are believed; those of later messages are in their headers.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stantools.inspection.stream_forecast.recovery import RecoveredStream
 
 _HIGHEST: Final = 2**64 - 1
+_UNLIMITED: Final = 1 << 63
 _TOMBSTONE_SIZE: Final = 30
 #: the length of a time in the headers of a scheduled message
 _NEXT_TIME: Final = b"2006-01-02T15:04:05Z"
@@ -50,7 +51,51 @@ class _TimedMessage(NamedTuple):
     size: int  #: of its payload
 
 
-def expire_at_start(store: RecoveredStream) -> None:
+def apply_limits(store: RecoveredStream) -> None:
+    if store.config.get("discard", "old") == "old":
+        messages, size = _limit(store, "max_msgs"), _limit(store, "max_bytes")
+        if store.state.messages > messages or store.state.bytes > size:
+            _remove_head(store, messages, size)
+    _expire_at_start(store)
+    if (per_subject := _limit(store, "max_msgs_per_subject")) < _UNLIMITED:
+        _limit_subjects(store, per_subject)
+
+
+def _limit(store: RecoveredStream, name: str) -> int:
+    value = store.config.get(name)
+    return value if isinstance(value, int) and value > 0 else _UNLIMITED
+
+
+def _remove_head(store: RecoveredStream, messages: int, size: int) -> None:
+    for block in list(store.blocks):
+        count, surplus = store.state.messages - messages, store.state.bytes - size
+        if count <= 0 and surplus <= 0:
+            return
+        records = store.records(block)
+        rows = (records.flags == 0) & block.live.select(records.sequence)
+        ends = np.cumsum(records.length[rows])
+        wanted = max(count, int(np.searchsorted(ends, surplus)) + 1 if surplus > 0 else 0)
+        if chosen := Ranges.from_sequences(records.sequence[rows][:wanted]):
+            store.remove_from(block, chosen)
+
+
+def _limit_subjects(store: RecoveredStream, limit: int) -> None:
+    """Removes the oldest messages of subjects that have too many."""
+    counts: dict[int, int] = {}
+    for block in reversed(list(store.blocks)):
+        records = store.records(block)
+        rows = np.flatnonzero((records.flags == 0) & block.live.select(records.sequence))
+        beyond = []
+        for row in rows[::-1]:
+            subject = int(records.subject[row])
+            counts[subject] = counts.get(subject, 0) + 1
+            if counts[subject] > limit:
+                beyond.append(int(records.sequence[row]))
+        if beyond:
+            store.remove_from(block, Ranges.of((each, each) for each in beyond))
+
+
+def _expire_at_start(store: RecoveredStream) -> None:
     """Removes messages older than `max_age`: whole blocks first, then the head of the next one."""
     if (oldest := _oldest(store)) is None or _marks(store):
         return
@@ -216,7 +261,7 @@ class _LifetimeExpiry:
 
 
 def _fire_schedules(store: RecoveredStream) -> None:
-    """Stores the messages of schedules that are due, and removes those that end."""
+    """Stores the messages of schedules that are due, and removes schedules that end."""
     known = _timers(store, SCHEDULES_FILE)
     listed = _set_of(each.sequence for each in known.entries if each.time <= store.now)
     unlisted = Ranges.of([(known.end, _HIGHEST)]) if known.end <= store.state.last else Ranges()
@@ -255,7 +300,7 @@ def _add(store: RecoveredStream, sizes: list[int]) -> None:
 
 
 def _grow(store: RecoveredStream, size: int) -> None:
-    """Takes note of bytes at the end of the last block."""
+    """Records bytes appended to the last block."""
     if size and store.blocks:
         block = store.blocks[-1]
         store.changes.write(store.path(block), block.size + size)

@@ -21,12 +21,13 @@ class StreamLoss:
 
     intact: Ranges = field(default_factory=Ranges)  #: whole messages before the start
     gone: Ranges = field(default_factory=Ranges)  #: messages that are damaged or missing before the start
-    destroyed: Ranges = field(default_factory=Ranges)  #: of these, those that are on disk no longer
-    #: of the whole ones, those that limits of the stream or their own lifetime remove, whether their bytes stay or not
+    destroyed: Ranges = field(default_factory=Ranges)  #: of these, the ones that are no longer on disk
+    #: of the whole ones, messages that limits or their own lifetime remove, whether their bytes stay or not
     expired: Ranges = field(default_factory=Ranges)
-    removed: Ranges = field(default_factory=Ranges)  #: of the whole ones, those that a wrong index of lifetimes removes
+    #: of the whole ones, messages that a wrong index of lifetimes removes
+    removed: Ranges = field(default_factory=Ranges)
     fired: Ranges = field(default_factory=Ranges)  #: of the whole ones, schedules that end with their message
-    unserved: Ranges = field(default_factory=Ranges)  #: of the whole ones, those that a lookup does not find
+    unserved: Ranges = field(default_factory=Ranges)  #: of the whole ones, messages that a lookup does not find
     wrong: Ranges = field(default_factory=Ranges)  #: deleted or changed messages that are served
     reused: Ranges = field(default_factory=Ranges)  #: sequences that are given a second time
     missing: dict[str, Ranges] = field(default_factory=dict)  #: new messages that a consumer does not get

@@ -32,7 +32,7 @@ class StreamReading:
 
     readable: Ranges = field(default_factory=Ranges)
     delivered: Ranges = field(default_factory=Ranges)
-    stops: bool = False  #: the delivery does not go on
+    stops: bool = False  #: the delivery stops here
 
 
 class BlockReader:

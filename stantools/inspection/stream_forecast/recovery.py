@@ -127,7 +127,10 @@ class RecoveredStream:
                 if not self.state.messages and not self.rules.forgets_first:
                     self.state.first = prior.last + 1
                 self.begin_block(prior.last, prior.last_time)
-        self._remove_old_indexes()
+        if self.rules.index_version:
+            for name in _names(self.folder):
+                if name.endswith((".idx", ".fss")):
+                    self.changes.remove(self.folder / name)
         if prior is not None:
             self._apply_tombstones()
 
@@ -153,7 +156,7 @@ class RecoveredStream:
         pattern = BLOCK_NAME if self.rules.exact_names else _LOOSE_NAME
         for entry in entries:
             if match := pattern.fullmatch(entry.name):
-                # a file with more behind its name is read as the block of that number
+                # a file with a longer name is read as the block of that number
                 block = BlockFile(int(match[1]), folder, f"{int(match[1])}.blk")
                 found.append(replace(block, size=block.path.stat().st_size if block.path.exists() else -1))
         return sorted(found, key=lambda each: each.number)
@@ -161,7 +164,7 @@ class RecoveredStream:
     # The index
 
     def _load_index(self) -> KnownStream | None:
-        """Takes the state from index.db; if it is not trusted, returns what is remembered of it."""
+        """Takes the state from index.db; if it is not trusted, returns the part that is remembered."""
         nothing = KnownStream(0, 0, 0, {})
         path = self.folder / "index.db"
         if not self.rules.index_version or not path.is_file() or self.moved:
@@ -392,25 +395,15 @@ class RecoveredStream:
         self.blocks.append(block)
         self.changes.write(self.path(block), block.size)
 
-    def _remove_old_indexes(self) -> None:
-        if self.rules.index_version:
-            for name in _names(self.folder):
-                if name.endswith((".idx", ".fss")):
-                    self.changes.remove(self.folder / name)
-
     # Removals
 
     def _apply_tombstones(self) -> None:
         gone = Ranges.union(Ranges.from_sequences(each) for each in self._tombstones)
         if gone:
-            self._remove(gone)
-
-    def _remove(self, gone: Ranges) -> None:
-        """Removes messages; blocks without messages go with them."""
-        for block in list(self.blocks):
-            chosen = block.live & gone
-            if chosen and not block.spoiled:
-                self.remove_from(block, chosen, limits=False)
+            for block in list(self.blocks):
+                chosen = block.live & gone
+                if chosen and not block.spoiled:
+                    self.remove_from(block, chosen, limits=False)
 
     def remove_from(self, block: ServerBlock, chosen: Ranges, *, limits: bool = True) -> None:
         records = self.records(block)

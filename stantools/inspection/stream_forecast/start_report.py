@@ -163,7 +163,7 @@ def is_harmless(forecast: DirectoryForecast) -> bool:
 
 
 def start_sentence(forecast: DirectoryForecast) -> str:
-    """Returns what a start does, with what it destroys first."""
+    """Returns the effects of a start, destroyed messages first."""
     server = f"nats-server {forecast.version}"
     destroyed = {name: each for name, each in forecast.streams.items() if each.loss.destroyed}
     deleted = [

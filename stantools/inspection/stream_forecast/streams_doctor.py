@@ -25,7 +25,7 @@ _REPAIR: Final = "`stantools repair STORE --dry-run` tells what can be mended in
 
 
 def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdict, uses: list[StoreUse]) -> Report:
-    """Returns the verdict on a source: its state, what a start destroys, what is wrong, and the one safe step."""
+    """Returns the verdict on a source: its state, the effects of a start, the damage, and the one safe step."""
     report, step = found.report(), found.next_step()
     intact, gone = found.counts()
     wrong = [each for each in verified.findings if each.severity is not Severity.INFO]

@@ -1,7 +1,7 @@
 """A stream whose index every server in question trusts: its start reads no block, and so it destroys none.
 
 Facts: jetstream-store.md sections 5, 13 and 14. Nothing here loads numpy: a check before every start takes no time of a
-healthy server. What is unusual in any way is left to the forecast.
+healthy server. Anything unusual is left to the forecast.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Value:
             raise self.wrong("base64 after `!!binary`") from problem
 
     def read(self, parse: Callable[[str], _T]) -> _T:
-        """Returns `parse(text)`; its ValueError says what was expected."""
+        """Returns `parse(text)`; its ValueError names the expected value."""
         try:
             return parse(self.text())
         except ValueError as problem:

@@ -247,7 +247,7 @@ def _target(plan: MigrationPlan) -> list[str]:
 
 
 def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
-    """Returns the settings that most streams share, of those that all streams have."""
+    """Returns the settings that most streams share, among the settings that all streams have."""
     if len(streams) < 2:
         return {}
     defaults: dict[str, Any] = {}

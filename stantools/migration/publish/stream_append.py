@@ -148,7 +148,7 @@ async def extend_stream(
     options: PublishOptions = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
 ) -> AppendResult:
-    """Makes sure that a stream, written only by this caller, holds messages after those that the caller knows.
+    """Makes sure that a stream, written only by this caller, holds messages after the ones that the caller knows.
 
     Nothing is marked in the stream: an interrupted caller reads its content again. `config` is the configuration
     without limits; `floor` is the last sequence known to be right, `held` the number of messages up to it.

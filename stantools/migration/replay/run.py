@@ -115,7 +115,7 @@ _PART = 256
 _PART_BYTES = 1 << 20
 #: seconds; shorter waits are not worth a system call
 _SHORTEST = 0.001
-#: nanoseconds that a rate may lag behind; older delay is not made up for by a burst
+#: nanoseconds that a rate may lag; older delay is not made up for by a burst
 _SLACK = 50_000_000
 
 

@@ -137,7 +137,7 @@ _active: set[tuple[str, str, str]] = set()
 
 
 class RestoreError(NatsError):
-    """A failed restore; the message says why, and what is left of the stream."""
+    """A failed restore; the message gives the cause, and the state of the stream."""
 
     def __init__(self, stream: str, problem: StantoolsError, left: str, state: str) -> None:
         super().__init__(f"stream {stream} could not be restored: {problem.message}; {state}", problem.remedy)

@@ -208,7 +208,7 @@ def fill(directory: Path, members: Iterable[tuple[str, bytes | memoryview]], own
 
 @contextmanager
 def parents(streams: Path, owner: Ownership) -> Iterator[None]:
-    """Creates the parent directories of a stream; those that are empty at the end are removed."""
+    """Creates the parent directories of a stream; empty ones are removed at the end."""
     missing = [each for each in (streams, *streams.parents) if not each.exists()]
     with writing("", "nothing was placed"):
         for directory in reversed(missing):

@@ -41,7 +41,7 @@ class Destination(Protocol):
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: JournalObserver, parallel: int
     ) -> list[StreamResult]:
-        """Compares every stream with the store; `published` names those that were published, wholly or in part."""
+        """Compares every stream with the store; `published` names the ones published wholly or in part."""
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from typing import Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs.salvage_streams import StreamsSalvage
 from stantools.pipeline.jobs.salvageplans import (
     Reports,
     Request,
@@ -32,13 +31,15 @@ from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.progress import Phase
+from stantools.progress import Phase, Progress
+from stantools.recovery.recovery_options import SalvageTarget
 from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
 from stantools.recovery.salvage.check import NewStoreCheck, NewStoreStart, check_start
 from stantools.recovery.salvage.manifest import report
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
-from stantools.recovery.streams.stream_plan import StreamSalvagePlan
+from stantools.recovery.streams.new_streams import StreamSalvageResult, write_backups, write_store
+from stantools.recovery.streams.stream_plan import StreamSalvagePlan, plan_stream_salvage
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
 from stantools.store.locks import StoreUse, check_not_in_use
@@ -172,7 +173,7 @@ class _SalvageRun:
             return
         free = self._unused_stores([work for work, _ in waiting])
         waiting, job = [waiting[number] for number in free], self._job
-        directories = [StreamsSalvage(work, job) for work, _ in waiting]
+        directories = [_StreamsSalvage(work, job) for work, _ in waiting]
         plans: dict[int, StreamSalvagePlan] = {}
         with self._phase("plan", sum(work.size for work, _ in waiting)) as shown:
             inside = self._work.inside(shown.advance)
@@ -209,7 +210,7 @@ class _SalvageRun:
         return request
 
     def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_StoreSalvage]:
-        """Surveys stores; returns plans of those that can be salvaged."""
+        """Surveys stores; returns plans of the ones that can be salvaged."""
         free = self._unused_stores(stores)
         channels = [stores[number].channels for number in free]
         with self._phase("plan", sum(item.size for items in channels for item in items)) as shown:
@@ -348,6 +349,65 @@ class _SalvageRun:
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED
         self.result.codes.append(ExitCode.FINDINGS if unread else code)
+
+
+@dataclass(frozen=True)
+class _StreamsSalvage:
+    """A JetStream directory among several stores."""
+
+    work: StoreWork
+    job: SalvageJob
+
+    @property
+    def _out(self) -> Path | None:
+        return None if self.job.out is None else self.job.out / self.work.name
+
+    def plan(self, progress: Progress | None) -> StreamSalvagePlan:
+        source = self.work.found.streams
+        assert source
+        return plan_stream_salvage(source, self.job.stream_options, self.job.options.patterns, progress)
+
+    def write(self, plan: StreamSalvagePlan, progress: Progress | None) -> dict[str, Any]:
+        """Writes the plan, unless nothing is to be written; returns the report."""
+        result: StreamSalvageResult | None = None
+        if self._out is not None:
+            write = write_backups if self.job.stream_options.to is SalvageTarget.BACKUP else write_store
+            result = write(plan, self._out, progress)
+        return self._report(plan, result)
+
+    def _report(self, plan: StreamSalvagePlan, result: StreamSalvageResult | None) -> dict[str, Any]:
+        """Returns the json of a salvage of this directory alone, with the members that reports of all stores have."""
+        streams = plan.streams
+        return {
+            "kind": "jetstream",
+            **plan.as_json(),
+            "written": result is not None,
+            "out": str(result.path) if result else None,
+            "summary": {
+                "channels": len(streams),
+                "messages": plan.messages,
+                "bytes": plan.bytes,
+                "filled": 0,
+                "subscriptions": sum(len(each.consumers) for each in streams),
+                "missing_before": sum(each.lost.count() for each in streams),
+                "lost_by_this_step": 0,
+                "lossy": plan.lossy,
+            },
+            "dropped": [
+                {
+                    "fate": "lost",
+                    "file": each.full_name,
+                    "offset": None,
+                    "length": 0,
+                    "reason": "nowhere intact",
+                    "sequences": each.lost.as_json(),
+                    "loss": True,
+                }
+                for each in streams
+                if each.lost
+            ],
+            "check": {"clean": result.good, "starts": True, "problems": result.problems} if result else None,
+        }
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class SliceRowBuilder:
             yield self._maker.rows(batch.part(low, high), part, self._options.columns)
 
     def damages(self, damages: Sequence[DamagedRange]) -> pa.RecordBatch | None:
-        """Returns rows for damaged ranges, without those that a repair covers; None if there are none."""
+        """Returns rows for damaged ranges, without the ranges that a repair covers; None if there are none."""
         damages = [damage for damage in damages if damage.repair is None]
         if not damages or self._mode is Mode.DROPMALFORMED:
             return None

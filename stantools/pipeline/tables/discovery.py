@@ -487,7 +487,7 @@ class _Tree:
         self._new = new
         self.entries: dict[str, list[DirectoryEntry]] = {}
         self.visited: dict[str, Hashable] = {}  #: identities of the directories visited now
-        self.failed: dict[str, StoreUnreadableError] = {}  #: those that cannot be listed
+        self.failed: dict[str, StoreUnreadableError] = {}  #: directories that cannot be listed
         self.around: dict[str, str] = {}  #: the directory that holds each
         self.order: dict[str, tuple[bytes, ...]] = {path: ()}  #: the names below the path
 

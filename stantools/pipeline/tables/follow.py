@@ -226,7 +226,7 @@ class TableFollower:
         return self._frozen.stores.get(root, {}).get(name) if self._frozen is not None else None
 
     def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
-        """Yields the stores with the names of their channels; notes in the offsets those that cannot be listed."""
+        """Yields the stores with the names of their channels; notes in the offsets the stores that cannot be listed."""
         stores, unreadable = self._search(refresh=True)
         for each in unreadable:
             offsets.note(each.root, each.channel or "", each.message)

@@ -157,7 +157,7 @@ def split_slice(ref: SliceRef, options: TableOptions, counter: ReadCounter | Non
 
 
 def selection_of(bounds: Bounds) -> Selection | None:
-    """Returns bounds as a selection, without those that exclude nothing; None if they exclude everything."""
+    """Returns bounds as a selection, without bounds that exclude nothing; None if they exclude everything."""
     if (bounds.last is not None and bounds.last < 0) or (bounds.first is not None and bounds.first >= 1 << 64):
         return None
     if bounds.since is not None and bounds.since >= 1 << 63:

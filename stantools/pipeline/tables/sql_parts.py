@@ -87,7 +87,7 @@ def _divided(path: str, store: SqlStore, sizes: Mapping[str, int], tasks: int) -
 
 
 def _ranges(path: str, store: SqlStore, names: Sequence[str], count: int, size: int) -> Iterator[SqlPart]:
-    """Yields channels as parts of as many ranges of their sequences."""
+    """Yields channels in parts, each a range of sequences."""
     ids = tuple(row.id for name in names for row in store.channels[name])
     there = [store.scan.channels[each] for each in ids if each in store.scan.channels]
     first, last = min((each.first for each in there), default=0), max((each.last for each in there), default=0)

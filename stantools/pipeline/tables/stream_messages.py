@@ -1,7 +1,7 @@
 """The messages of JetStream streams as Arrow batches, and the parts of their plan.
 
 A part is a whole stream: whether a message was deleted follows from all of its blocks. It is read twice, once to know
-which messages count, once for their content. Damaged and missing messages are rows after those that are intact.
+which messages count, once for their content. Damaged and missing messages are rows after the intact ones.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def check_new_store(
     `key` is the server's encryption key, if known. `progress` is called with bytes.
     """
     for channel in plan.channels:
-        channel.subscriptions.release()  # free the memory for those that are read back
+        channel.subscriptions.release()  # free the memory for the subscriptions read back
     store = open_datastore(result.path, plan.crc, key)
     verdict = verify(store, workers=plan.options.workers, progress=progress)
     cluster_id = text(plan.server.cluster_id)

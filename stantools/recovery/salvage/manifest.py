@@ -1,4 +1,4 @@
-"""The report that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes.
+"""The report that a salvage leaves in the new store: the parts kept, moved, changed and dropped, with hashes.
 
 Files are hashed while the rest of the store is still being written.
 """

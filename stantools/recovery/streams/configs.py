@@ -71,7 +71,7 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Any]] = {
 
 @dataclass
 class SalvagedConfig:
-    """A configuration for the new directory, and what was changed in it."""
+    """A configuration for the new directory, and the changes in it."""
 
     members: dict[str, Any]
     rebuilt: bool = False  #: the old one is gone

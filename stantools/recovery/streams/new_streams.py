@@ -114,7 +114,7 @@ def _write(path: Path, data: bytes | memoryview) -> None:
 
 
 def _differences(stream: SalvagedStream, path: Path, digest: bytes) -> Iterator[str]:
-    """Reads a new stream back, and yields what is not as planned."""
+    """Reads a new stream back, and yields deviations from the plan."""
     directory = StoredStream(path, stream.account)
     survey = StreamSurvey(directory)
     for flaw in (*directory.flaws, *survey.flaws):

@@ -1,4 +1,4 @@
-"""The positions of consumers, as far as their files tell them, within what was salvaged.
+"""The positions of consumers, as far as their files tell them, within the salvaged messages.
 
 Facts: jetstream-store.md sections 10 and 18. Nothing protects a consumer's state; a position beyond the end of the
 stream would hide new messages.
@@ -66,7 +66,7 @@ def salvaged_consumers(
         if values is None and name in assigned:
             values = {"Created": format_time(1), "Name": name, **assigned[name]}
         if values is None and directory and not (directory.path / f"obs/{name}/o.dat").exists():
-            continue  # what is left of one that was deleted
+            continue  # a remnant of a deleted one
         config = consumer_config(values, version, replicas) if values else rebuilt_consumer(name, format_time(1))
         each = SalvagedConsumer(name, config, stored.state, list(config.notes), config.rebuilt)
         if not directory and name not in states:
@@ -88,7 +88,7 @@ def _worse(first: StoredConsumer, second: StoredConsumer) -> bool:
 
 
 def _read_damaged(directory: StoredStream, consumer: SalvagedConsumer) -> None:
-    """Reads what is there of a damaged state."""
+    """Reads the remaining part of a damaged state."""
     folder = f"obs/{consumer.name}/"
     try:
         data = directory.read(f"{folder}o.dat")

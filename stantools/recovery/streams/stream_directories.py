@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.sources.source import Source
 from stantools.store.directory import subject_matches
 from stantools.streamfiles import highwayhash
@@ -68,3 +69,15 @@ def _has_sum(stream: StoredStream, name: str) -> bool:
         data, checksum = stream.read("meta.inf"), stream.read("meta.sum")
         return data is not None and checksum == meta_sum(data, highwayhash.stream_key(name))
     return False
+
+
+def temporary_config(directory: StoredStream) -> dict[str, Any] | None:
+    """Returns a configuration whose replacement was under way."""
+    try:
+        data = directory.read("meta.inf.tmp")
+        values = json.loads(data) if data else None
+    except NotPermittedError:
+        raise
+    except (StoreUnreadableError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None

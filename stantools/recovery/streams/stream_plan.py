@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.errors import StoreUnreadableError
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.recovery_options import StreamSalvageOptions
-from stantools.recovery.streams.borders import repaired
+from stantools.recovery.streams.borders import known_subjects, mended_message
 from stantools.recovery.streams.cluster import ClusterFacts, aligned
 from stantools.recovery.streams.configs import (
     SalvagedConfig,
@@ -39,16 +39,14 @@ from stantools.recovery.streams.record_files import (
     RecordFile,
     differing,
 )
-from stantools.recovery.streams.stream_directories import grouped
+from stantools.recovery.streams.stream_directories import grouped, temporary_config
 from stantools.sources.source import Source
 from stantools.store.directory import subject_matches
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.directory import StoredStream
 from stantools.streamfiles.flaws import FlawKind
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_SEQUENCE
+from stantools.streamfiles.layout import MAX_SEQUENCE
 from stantools.streamfiles.lifetimes import lifetime_of
-from stantools.streamfiles.raft_operations import LoggedMessage
-from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 
@@ -319,7 +317,7 @@ class _StreamPlanner:
         return kept
 
     def _deleted(self, surveys: Sequence[StreamSurvey]) -> Ranges:
-        """Returns what is known to be deleted.
+        """Returns the messages known to be deleted.
 
         Tombstones and logs of any node tell it. An index tells absence alone: it does not count against another node
         as new that has the message.
@@ -394,7 +392,7 @@ class _StreamPlanner:
                 )
 
     def _repaired(self, survey: StreamSurvey) -> Iterator[tuple[RecordFile, Ranges]]:
-        subjects = _subjects(survey)
+        subjects = known_subjects(survey)
         for block in survey.blocks:
             wanted, found = block.sequences & survey.borders, []
             if not wanted:
@@ -402,7 +400,7 @@ class _StreamPlanner:
             for rows in survey.records(block):
                 odd = rows.take(wanted.select(rows.sequence))
                 for row in range(len(odd)):
-                    if message := _mended_message(odd, row, subjects):
+                    if message := mended_message(odd, row, subjects):
                         found.append(message)
             if found:
                 records = MadeRecords(self._shown(block.file.path), found)
@@ -440,7 +438,7 @@ class _StreamPlanner:
                     self._notes.append("the hash of its configuration is wrong, and is made anew")
             if directory.config is not None:
                 return directory.config
-            if values := _temporary_config(directory):
+            if values := temporary_config(directory):
                 self._notes.append("its configuration is that of meta.inf.tmp")
                 return values
         if assigned := self._cluster.assignment(self._key):
@@ -468,47 +466,6 @@ class _StreamPlanner:
             for each in survey.flaws:
                 place = f" at {each.offset}" if each.offset is not None else ""
                 self._notes.append(f"{self._shown(survey.directory.path / each.file)}{place}: {each.detail}")
-
-
-def _temporary_config(directory: StoredStream) -> dict[str, Any] | None:
-    """Returns a configuration whose replacement was under way."""
-    import json
-
-    try:
-        data = directory.read("meta.inf.tmp")
-        values = json.loads(data) if data else None
-    except NotPermittedError:
-        raise
-    except (StoreUnreadableError, ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
-
-
-def _subjects(survey: StreamSurvey) -> set[bytes]:
-    """Returns the subjects that a stream has, without those of messages with damaged borders."""
-    known = survey.directory.index
-    found: set[bytes] = set()
-    if known and known.version and known.subjects:
-        at = 0
-        for size in known.subject_sizes.tolist():
-            found.add(known.subject_text[at : at + size])
-            at += size
-        return found
-    for _, batch in survey.messages():
-        found.update(map(batch.subject, np.unique(batch.subject_hashes(), return_index=True)[1].tolist()))
-    return found
-
-
-def _mended_message(rows: RecordBatch, row: int, subjects: set[bytes]) -> LoggedMessage | None:
-    start, size = int(rows.subject_start[row]), int(rows.subject_size[row])
-    headed = bool(rows.header_start[row])
-    rest = int(rows.length[row]) - EMPTY_RECORD_SIZE - size
-    text = rows.subject(row)
-    if headed:
-        start, rest = start + HEADER_LENGTH_SIZE, rest - HEADER_LENGTH_SIZE
-    text += bytes(rows.buffer[start + size : start + size + rest])
-    parts = repaired(text, size, headed=headed, fits=subjects.__contains__)
-    return LoggedMessage(int(rows.sequence[row]), int(rows.timestamp[row]), *parts) if parts else None
 
 
 def _first_expiry(chosen: ChosenRecords) -> int:

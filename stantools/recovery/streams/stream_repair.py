@@ -135,7 +135,7 @@ def _objection(
 
 
 def _groups(stream: StoredStream, root: Path) -> Iterator[list[RepairStep]]:
-    """Yields the steps of a stream, those that are taken or refused together in one list."""
+    """Yields the steps of a stream; a list has steps that are taken or refused together."""
     if stream.path.name.startswith(".") or not stream.path.is_dir() or (stream.encrypted and stream.key is None):
         return
     owner = f"{stream.account}/{stream.name}"

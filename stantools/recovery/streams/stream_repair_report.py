@@ -11,7 +11,7 @@ from stantools.inspection.stream_advice import safe_step
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast
 from stantools.inspection.stream_forecast.start_report import is_harmless, start_sentence
 from stantools.notation import counted
-from stantools.recovery.streams.stream_repair import RepairStep, StreamRepairPlan, StreamRepairResult
+from stantools.recovery.streams.stream_repair import StreamRepairPlan, StreamRepairResult
 
 _WORDS = {"write": ("would write", "wrote"), "move": ("would move to the backup", "moved to the backup")}
 
@@ -34,13 +34,19 @@ def stream_repair_report(plan: StreamRepairPlan, result: StreamRepairResult | No
         }
 
     report = Report(code=ExitCode.CLEAN if harmless else ExitCode.FINDINGS, document=document)
-    steps = [ReportRemark(_WORDS[each.action][result is not None], _described(each), "good") for each in plan.steps]
+    steps = [
+        ReportRemark(_WORDS[each.action][result is not None], f"{escape(each.change.path)}: {each.reason}", "good")
+        for each in plan.steps
+    ]
     report.list_remarks(steps, "step", ": see -o json")
     report.list_remarks([ReportRemark("left alone", each, "warn") for each in plan.refusals], "file")
     tense = "now" if result else "then"
     starts = [("before", each) for each in plan.before]
     starts += [(tense, each) for each in after] if plan.steps else []
-    report.list_remarks((ReportRemark(word, start_sentence(each), _role(each)) for word, each in starts), "start")
+    report.list_remarks(
+        (ReportRemark(word, start_sentence(each), "good" if is_harmless(each) else "warn") for word, each in starts),
+        "start",
+    )
     if result and result.backup:
         report.facts.append(("saved first", escape(str(result.backup))))
     if not plan.steps:
@@ -59,14 +65,6 @@ def stream_repair_report(plan: StreamRepairPlan, result: StreamRepairResult | No
     elif result:
         report.next.append(NextStep("start the server"))
     return report
-
-
-def _described(step: RepairStep) -> str:
-    return f"{escape(step.change.path)}: {step.reason}"
-
-
-def _role(forecast: DirectoryForecast) -> Any:
-    return "good" if is_harmless(forecast) else "warn"
 
 
 def _start(forecast: DirectoryForecast) -> dict[str, Any]:

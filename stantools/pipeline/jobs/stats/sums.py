@@ -117,7 +117,7 @@ def _rows(part: object, options: TableOptions) -> list[Row]:
 
 
 def _stream_rows(part: StreamPart, options: TableOptions) -> list[Row]:
-    """Returns the sums of a stream; what was deleted is not missing."""
+    """Returns the sums of a stream; deleted messages are not missing."""
     columns = ("sequence", "time_ns", "size", "state", "subject")
     rows = StreamRows(part, replace(options, table=TableName.STREAM_MESSAGES, columns=columns))
     base: Row = {"store": plain_text(part.store), "channel": plain_text(part.label)}
