@@ -520,7 +520,7 @@ import stantools.store.durable as durable, stantools.store.atomic as atomic, sta
 from stantools.recovery.salvage import *
 from stantools.store.directory import open_datastore
 from stantools.format.crc import Crc
-left = int(sys.argv[3])
+left = 0
 def counted(call):
     def run(*args, **kw):
         global left
@@ -529,11 +529,16 @@ def counted(call):
         left -= 1
         return call(*args, **kw)
     return run
-for name in ("fsync", "rename", "replace", "write", "writev", "mkdir", "open"):
-    setattr(os, name, counted(getattr(os, name)))
-plan = plan_salvage(open_datastore(sys.argv[1]))
-apply_salvage(plan, Path(sys.argv[2]))
-print("done")
+for point in sys.stdin:
+    child = os.fork()
+    if not child:
+        left = int(point)
+        for name in ("fsync", "rename", "replace", "write", "writev", "mkdir", "open"):
+            setattr(os, name, counted(getattr(os, name)))
+        plan = plan_salvage(open_datastore(sys.argv[1]))
+        apply_salvage(plan, Path(sys.argv[2]))
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -546,16 +551,18 @@ def test_killed_at_any_point(golden_copy: Callable[[str], Path], tmp_path: Path)
     root, out = golden_copy("dmg_length_flip_noidx"), tmp_path / "new"
     before = tree(root)
     killed = 0
-    for point in _kill_points():
-        done = subprocess.run(
-            [sys.executable, "-c", _KILLED, str(root), str(out), str(point)], capture_output=True, timeout=60
-        )
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-        killed += done.returncode != 0
-        if out.exists():
-            check(out)
-            shutil.rmtree(out)
-        assert tree(root) == before
+    command = [sys.executable, "-c", _KILLED, str(root), str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin and program.stdout
+        for point in _kill_points():
+            print(point, file=program.stdin, flush=True)
+            code = int(program.stdout.readline())
+            assert code in (0, -signal.SIGKILL)
+            killed += code != 0
+            if out.exists():
+                check(out)
+                shutil.rmtree(out)
+            assert tree(root) == before
     assert killed > 5
     salvage(root, out)
     check(out)
