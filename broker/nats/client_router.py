@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.nats.recipients import Recipients, choose, report_failure
+from broker.nats.recipients import MessageRecipients, choose, report_failure
 from broker.nats.remote_interest import RemoteInterestTable, draw
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
@@ -58,7 +58,7 @@ class ClientRouter:
     `mailbox` holds messages between parts of this process; they are delivered before the next message of a socket.
     """
 
-    def __init__(self, recipients: Recipients, mailbox: Mailbox) -> None:
+    def __init__(self, recipients: MessageRecipients, mailbox: Mailbox) -> None:
         self._recipients = recipients
         self._subscriptions = recipients.subscriptions
         self._mailbox = mailbox

@@ -25,7 +25,7 @@ from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.nats_options import VERSION, reload_changes
 from broker.nats.read_coalescer import ReadCoalescer
-from broker.nats.recipients import Recipients
+from broker.nats.recipients import MessageRecipients
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.reserved import ReservedSubjects
@@ -75,7 +75,7 @@ class NatsServer:
         self.rounds = self.read_coalescer.rounds = LoopRounds(self.apply_input, self.flush)
         self.turns = FairScheduler(self.apply_input)  #: turns on the event loop
         self.mailbox = Mailbox(self.turns)  #: messages between parts of this process
-        recipients = Recipients(self.subscriptions)
+        recipients = MessageRecipients(self.subscriptions)
         self.client_router = ClientRouter(recipients, self.mailbox)  #: delivers the publishes of connections
         self.router = Router(recipients, self.rounds, self.dirty)
         self.start_time = self.config_time = time.time_ns()

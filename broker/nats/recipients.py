@@ -24,7 +24,7 @@ def choose(members: Sequence[NatsSubscription]) -> NatsSubscription:
     return members[int(random.random() * len(members))]
 
 
-class Recipients:
+class MessageRecipients:
     """Chooses receivers, hands them rows of tables, ends subscriptions at their limits, and counts."""
 
     def __init__(self, subscriptions: Subscriptions) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from broker.nats.client import CLOSED, BrokerClient, NatsSubscription
-from broker.nats.recipients import Recipients
+from broker.nats.recipients import MessageRecipients
 from broker.nats.remote_interest import draw
 from stantools.nats.frames import PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, rows
 from stantools.nats.kernels import hand_out, hand_out_runs, subject_runs
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Router:
     """Delivers messages from this process and from other servers. `dirty` registers connections with output."""
 
-    def __init__(self, recipients: Recipients, rounds: LoopRounds, dirty: Callable[[Iterable[Any]], None]) -> None:
+    def __init__(
+        self, recipients: MessageRecipients, rounds: LoopRounds, dirty: Callable[[Iterable[Any]], None]
+    ) -> None:
         self.tracing = False  #: log protocol messages
         self.counters = recipients.counters  #: messages and bytes of all clients
         self._recipients = recipients

@@ -18,7 +18,7 @@ from broker.nats.connection import ClientConnection
 from broker.nats.fair_scheduler import FairScheduler, Mailbox
 from broker.nats.nats_options import NatsOptions
 from broker.nats.nats_server import NatsServer
-from broker.nats.recipients import Recipients
+from broker.nats.recipients import MessageRecipients
 from broker.nats.subscriptions import Subscriptions
 from stantools.nats.frames import frame_table, rows
 from stantools.nats.interest import finished
@@ -88,7 +88,7 @@ def test_answers_to_many_subjects_of_one_client_are_looked_up_once() -> None:
 
 
 def router_of(table: Subscriptions) -> ClientRouter:
-    return ClientRouter(Recipients(table), Mailbox(FairScheduler(lambda: None)))
+    return ClientRouter(MessageRecipients(table), Mailbox(FairScheduler(lambda: None)))
 
 
 def connection() -> ClientConnection:
