@@ -22,6 +22,7 @@ import click
 
 from stantools.cli import console, own_command
 from stantools.cli.verbs import ALIASES, CONTEXT, QUESTIONS, LazyGroup, summaries
+from stantools.end_signal import SAME_SIGNAL_SECONDS
 from stantools.errors import ExitCode, NotPermittedError, StantoolsError
 
 #: variable that keeps the threads of linear algebra from starting
@@ -35,8 +36,6 @@ STORE defaults to STANTOOLS_STORE, otherwise to the current directory or ./datas
 
 #: Seconds after which a lost interruption is repeated.
 _REPEAT_SECONDS = 1.0
-#: Seconds in which signals count as one: Ctrl-C reaches the whole group, and a parent may forward it.
-_SAME_SIGNAL_SECONDS = 0.5
 #: time of the first interruption
 _interrupted_at: float | None = None
 #: the program's exit code; None until known
@@ -206,7 +205,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     global _interrupted_at
     now = time.monotonic()
     if _interrupted_at is not None:
-        if now - _interrupted_at > _SAME_SIGNAL_SECONDS:
+        if now - _interrupted_at > SAME_SIGNAL_SECONDS:
             _die(number)
         return
     _interrupted_at = now

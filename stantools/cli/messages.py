@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ import click
 from stantools.cli import console
 from stantools.cli.click_options import complete_channel, options_of, reading_options, store_argument, verb
 from stantools.cli.output import hex_dump, payload_text, show_items
+from stantools.end_signal import EndSignal
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import text
 from stantools.notation import counted, format_time
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
 _STREAM_COLUMNS = ("seq", "timestamp_ns", "time", "subject", "headers", "data", "size")
+#: Seconds between two looks at a channel that is followed.
+_LOOK_EVERY = 0.5
 #: Payloads that look encrypted until this is reported.
 _SUSPECTS = 4
 
@@ -71,6 +73,9 @@ def command(store: Path, channel: str, options: MessageSelection, read_options: 
 
     Every intact message is printed, even those that the server would not see or deliver. Damaged ranges are reported on
     stderr in their place; the exit code is then 1.
+
+    Ctrl-C is the normal end of --follow: the number of messages and the last sequence are reported on stderr, and the
+    exit code is 0 (1 with damage). It is 130 if the messages that were there before are not all printed yet.
     """
     from stantools.cli.opening import open_source
     from stantools.inspection.stored_messages import Selection
@@ -120,25 +125,34 @@ def _print_channel(source: Source, channel: str, options: MessageSelection, sele
     at = follower.ask(GrowingChannel.latest) if options.following else ANYWHERE
     warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
 
+    printed, last = 0, 0
+
     def messages() -> Iterator[StoredMessage]:
+        nonlocal printed, last
         newest = at.timestamp, at.sequence
         for item in warnings.watch(reader.read(selection)):
             yield item
             newest = max(newest, (item.timestamp, item.sequence))
-        if options.following:
-            sys.stdout.flush()
-            wanted = selection.resolved(reader.last_sequence())
-            for item in warnings.watch(follow(reader, follower, at, newest, _wait, wanted)):
+            printed, last = printed + 1, item.sequence
+        if not options.following:
+            return
+        sys.stdout.flush()
+        wanted = selection.resolved(reader.last_sequence())
+        with EndSignal() as end:
+            wait = partial(end.wait, _LOOK_EVERY)
+            for item in warnings.watch(follow(reader, follower, at, newest, wait, wanted)):
                 yield item
                 sys.stdout.flush()
+                printed, last = printed + 1, item.sequence
+                if end.asked:
+                    break
 
     _show(options, channel, _COLUMNS, messages())
+    if options.following:
+        again = f"; to continue from there: --seq {last + 1}: --follow" if last else ""
+        reached = f", the last one is {last}" if last else ""
+        console.note(f"{counted(printed, 'message')} of {console.escape(channel)} printed{reached}{again}")
     return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
-
-
-def _wait() -> bool:
-    time.sleep(0.5)
-    return True
 
 
 def _show(options: MessageSelection, channel: str, columns: Sequence[str], messages: Iterator[StoredMessage]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -290,8 +291,8 @@ def run(
     be stopped, except for --dry-run.
 
     --follow reads the files of a running server continuously: new messages are in the streams within a second, new
-    channels become streams. --cutover ends it when the server has stopped. After a kill at any moment, the same command
-    continues.
+    channels become streams. --cutover ends it when the server has stopped. Ctrl-C ends it with a summary and exit code
+    0, without consumers; after that, or a kill at any moment, the same command continues.
 
     --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
     and queue groups as well, so that this broker continues where the server of STORE stopped.
@@ -308,6 +309,7 @@ def run(
 
     Exit code 0: done and proven. 1: differences, or an unreadable store among several. 3: the server or the store
     cannot be used. 4: refused; nothing was changed. 5: done, with the loss accepted by --accept-loss.
+    130: interrupted by Ctrl-C while streams were loaded or finished.
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, set_aside
     from stantools.store.durable import writing
@@ -529,13 +531,14 @@ def _follow(
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed_store import (
         FollowedStore,
+        FollowEnd,
         check_followable,
         has_ended,
         open_journal,
         store_of_nodes,
         was_seen,
     )
-    from stantools.migration.migration_report import migration_report
+    from stantools.migration.migration_report import follow_end_report, migration_report
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared_stream import prepare
     from stantools.migration.targets.server_destination import ServerDestination
@@ -565,14 +568,16 @@ def _follow(
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
-                cutover = target.follow(followed, prepare(plan, source), journal, apply_options, ending, watch)
+                done = target.follow(followed, prepare(plan, source), journal, apply_options, ending, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
-                "interrupted; the streams hold the messages so far, consumers are made at the end",
+                "interrupted while streams were loaded or finished; they hold the messages so far",
                 "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
-        write_plan(file, cutover.plan)
-    return show(migration_report(cutover.plan, cutover.results, cutover=cutover, loaded=True))
+        if isinstance(done, FollowEnd):
+            return show(follow_end_report(plan, done, time.time()))
+        write_plan(file, done.plan)
+    return show(migration_report(done.plan, done.results, cutover=done, loaded=True))
 
 
 def _confirm(

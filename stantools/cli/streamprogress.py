@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.cli.progress import JSON_EVERY, StatusLine, bar
 from stantools.migration.journal import FollowState, JournalObserver
-from stantools.notation import counted, format_left, format_pace, format_uptime
+from stantools.notation import counted, format_left, format_pace
 
 #: streams named on the line
 _NAMED = 3
@@ -114,7 +113,7 @@ class StreamsProgress(StatusLine, JournalObserver):
                 self._in_step = True
                 self._clear()
                 console.note(
-                    f"{_follow_text(state, time.time())}, {counted(state.channels, 'channel')}", _ADVICE[state.ending]
+                    f"{state.describe(time.time())}, {counted(state.channels, 'channel')}", _ADVICE[state.ending]
                 )
             self._show()
 
@@ -144,13 +143,13 @@ class StreamsProgress(StatusLine, JournalObserver):
                 }
                 for name, task in self._tasks.items()
             ],
-            "follow": None if self._follow is None else _follow_json(self._follow, time.time()),
+            "follow": None if self._follow is None else self._follow.as_json(time.time()),
             "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _STALL_SECONDS else None,
         }
 
     def _text(self, now: float) -> str:
         if self._follow and not self._tasks:
-            return f"{self._task}  {_follow_text(self._follow, time.time())}  {self._follow.carried:,} carried"
+            return f"{self._task}  {self._follow.describe(time.time())}  {self._follow.carried:,} carried"
         text = f"{self._task}  {bar(self._done, self._total)}  "
         if self._follow and self._in_step:
             text = f"{self._task}  {bar(self._finished, self._follow.channels)}  {self._finished} streams finished"
@@ -169,24 +168,6 @@ _ADVICE = (
     "when the applications are prepared: Ctrl-C, then the same command with --cutover",
     "when you are ready: stop producers, consumers, then the server; this command then ends by itself",
 )
-
-
-def _follow_text(state: FollowState, now: float) -> str:
-    text = f"{state.behind:,} behind"
-    if not state.behind:
-        text = f"in step: {text}"
-    return text if state.last is None else f"{text}, last message {_age_text(max(now - state.last, 0))} ago"
-
-
-def _age_text(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return "".join(re.findall(r"\d+[a-z]", format_uptime(round(seconds) * 10**9))[:2])  # seconds say nothing after days
-
-
-def _follow_json(state: FollowState, now: float) -> dict[str, Any]:
-    age = None if state.last is None else round(max(now - state.last, 0), 1)
-    return {"behind": state.behind, "last_message_seconds": age, "carried": state.carried}
 
 
 def _task_text(name: str, task: _StreamStageLine, now: float) -> str:

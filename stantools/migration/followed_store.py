@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from stantools.end_signal import EndSignal
 from stantools.errors import RefusedError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.growing_store import GrowingStore
 from stantools.migration.journal import (
     FOLLOWS,
+    FollowState,
     Journal,
     JournalObserver,
     StreamResult,
@@ -160,6 +162,14 @@ class Cutover:
         return median(self.delays) if self.delays else None
 
 
+@dataclass
+class FollowEnd:
+    """Following was ended by Ctrl-C; the same command continues it."""
+
+    state: FollowState
+    results: list[StreamResult]
+
+
 def store_of_nodes(nodes: Sequence[NodeFiles]) -> Path:
     """Returns the store of a cluster that is followed: that of the first node with a file store."""
     for node in nodes:
@@ -211,21 +221,15 @@ def was_seen(file: Path) -> bool:
 
 async def follow(
     follower: StoreFollower, source: FollowedStore, ending: EndDetector, watch: JournalObserver
-) -> Cutover:
-    """Follows a store until its end, and finishes the streams. After an error the same command continues."""
-    while True:
-        now = time.time()
-        await follower.step(now)
-        if ending.cutover or ending.idle is not None or not ending.seen:
-            used = await asyncio.to_thread(source.used)
-            counts = ending.idle is not None or (ending.cutover and not used)
-            written = await asyncio.to_thread(source.written) if counts else 0.0
-            if used and not ending.seen:
-                follower.seen()
-            if ending.over(now, used=used, written=written):
-                break
-        spent = time.time() - now
-        await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
+) -> Cutover | FollowEnd:
+    """Follows a store until its end, and finishes the streams. After an error the same command continues.
+
+    Ctrl-C ends it between two readings.
+    """
+    with EndSignal() as signal:
+        while not await _step(follower, source, ending):
+            if signal.asked:
+                return FollowEnd(follower.state, follower.results())
     before, delays = source.written(), tuple(follower.delays)
     watch.note(f"{ending.why}: finishing {counted(len(follower.streams), 'stream')}")
     results = await follower.finish()
@@ -242,3 +246,20 @@ async def follow(
         {name: each.removed for name, each in follower.streams.items() if each.removed},
         source.written() > before,
     )
+
+
+async def _step(follower: StoreFollower, source: FollowedStore, ending: EndDetector) -> bool:
+    """Reads the store once, and returns whether it has ended."""
+    now = time.time()
+    await follower.step(now)
+    if ending.cutover or ending.idle is not None or not ending.seen:
+        used = await asyncio.to_thread(source.used)
+        counts = ending.idle is not None or (ending.cutover and not used)
+        written = await asyncio.to_thread(source.written) if counts else 0.0
+        if used and not ending.seen:
+            follower.seen()
+        if ending.over(now, used=used, written=written):
+            return True
+    spent = time.time() - now
+    await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
+    return False

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError, StoreUnreadableError
 from stantools.inspection.findings import Finding
+from stantools.notation import format_uptime
 from stantools.store.durable import fsync_directory, write_all, writing
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class StreamOutcome(enum.StrEnum):
     COMPLETE = "complete before"
     COMPARED = "compared"
     FAILED = "failed"
+    FOLLOWED = "followed"  #: following was ended; the next run continues
     NOT_BEGUN = "not begun"  #: the server is full or lost
 
 
@@ -87,6 +90,23 @@ class FollowState:
     last: float | None  #: time of the last message, in seconds since 1970; None without messages
     carried: int  #: messages published since the streams were loaded
     ending: bool  #: the streams are finished when the server has stopped
+
+    def describe(self, now: float) -> str:
+        """Returns the state in words at a time in seconds since 1970."""
+        text = f"{self.behind:,} behind"
+        if not self.behind:
+            text = f"in step: {text}"
+        return text if self.last is None else f"{text}, last message {_age_text(max(now - self.last, 0))} ago"
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        age = None if self.last is None else round(max(now - self.last, 0), 1)
+        return {"behind": self.behind, "last_message_seconds": age, "carried": self.carried}
+
+
+def _age_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return "".join(re.findall(r"\d+[a-z]", format_uptime(round(seconds) * 10**9))[:2])  # seconds say nothing after days
 
 
 class JournalObserver:

@@ -9,7 +9,7 @@ from typing import Any
 from stantools.errors import ExitCode
 from stantools.escaping import escape
 from stantools.inspection.report import NextStep, Report, ReportRemark, ReportTable, Role, columns, command_line
-from stantools.migration.followed_store import Cutover
+from stantools.migration.followed_store import Cutover, FollowEnd
 from stantools.migration.journal import StreamOutcome, StreamResult
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import MigrationPlan, OmittedPart, Remark, RemarkLevel
@@ -179,15 +179,7 @@ def migration_report(
     """Returns the report of streams that were `loaded`, or only compared; `file` is that of the applied plan."""
     report = Report(code=ExitCode(exit_code(plan, results, changed=loaded)))
     report.document = lambda: results_json(plan, results) | (cutover_json(cutover) if cutover else {})
-    ranked = sorted(results, key=lambda each: each.good)
-    limit = sum(not each.good for each in results) or (len(results) if len(results) <= _FEW else 0)
-    rows, rest = [_result_row(each) for each in ranked], " as planned: --all shows them"
-    report.tables.append(ReportTable(_RESULTS, rows, limit, "stream", rest))
-    for each in results:
-        report.list_remarks((_difference(finding) for finding in each.findings), "difference")
-        if each.error:
-            text = f"{escape(each.stream)}: {each.error.message}"
-            report.warnings.append(ReportRemark("failed", text, "bad", each.error.remedy))
+    limit = _list_results(report, results, " as planned: --all shows them")
     if cutover:
         _describe_cutover(report, cutover)
     failed, different = (sum(bool(getattr(each, name)) for each in results) for name in ("error", "findings"))
@@ -208,6 +200,37 @@ def migration_report(
             report.facts.append(("loaded", text))
         report.role = "good"
     return report
+
+
+def follow_end_report(plan: MigrationPlan, end: FollowEnd, now: float) -> Report:
+    """Returns the report of following that was ended by Ctrl-C, at a time in seconds since 1970."""
+    report = Report(code=ExitCode(exit_code(plan, end.results, changed=False)))
+    report.document = lambda: results_json(plan, end.results) | {"ended": end.state.as_json(now)}
+    _list_results(report, end.results, " followed: --all shows them")
+    bad = sum(not each.good for each in end.results)
+    carried = f"{counted(end.state.carried, 'message')} carried while the server was running"
+    report.facts.append(
+        ("followed", f"{counted(len(end.results) - bad, 'stream')}, {carried}; consumers are not made yet")
+    )
+    report.verdict, report.role = f"ended by Ctrl-C, {end.state.describe(now)}", "bad" if bad else "good"
+    report.verdict += f"; {counted(bad, 'stream')} failed" if bad else ""
+    report.next.append(
+        NextStep("the same command continues; with --cutover it makes the consumers when the server stops")
+    )
+    return report
+
+
+def _list_results(report: Report, results: Sequence[StreamResult], rest: str) -> int:
+    """Adds results, the bad ones first, with differences and errors; returns how many of them are printed."""
+    ranked = sorted(results, key=lambda each: each.good)
+    limit = sum(not each.good for each in results) or (len(results) if len(results) <= _FEW else 0)
+    report.tables.append(ReportTable(_RESULTS, [_result_row(each) for each in ranked], limit, "stream", rest))
+    for each in results:
+        report.list_remarks((_difference(finding) for finding in each.findings), "difference")
+        if each.error:
+            text = f"{escape(each.stream)}: {each.error.message}"
+            report.warnings.append(ReportRemark("failed", text, "bad", each.error.remedy))
+    return limit
 
 
 def _loaded_text(results: Sequence[StreamResult]) -> str:

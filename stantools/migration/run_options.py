@@ -31,7 +31,7 @@ _PLACES = dict(declared(TargetPaths))
 @dataclass(frozen=True)
 class FollowOptions:
     follow: bool = option(
-        "Load the store, then follow the messages of the running server. Ctrl-C stops; the same command continues.",
+        "Load the store, then follow the messages of the running server. Ctrl-C ends it; the same command continues.",
         default=False,
     )
     cutover: bool = option(

@@ -186,6 +186,7 @@ class StoreFollower:
         self.streams: dict[str, FollowedChannel] = {}
         self.failed: dict[str, StreamResult] = {}  #: results of streams that could not be loaded, by channel
         self.plan: MigrationPlan | None = None  #: the plan of the final state
+        self.state = FollowState(0, 0, None, 0, ending)
         self._waiting: set[str] = set()
         self._failures = 0
         self._reported: set[str] = set()
@@ -214,6 +215,16 @@ class StoreFollower:
     def seen(self) -> None:
         """Records beyond this run that a server on this machine was using the store."""
         self._target.seen([followed.stream.name for followed in self.streams.values()])
+
+    def results(self) -> list[StreamResult]:
+        """Returns the results so far; a stream that is followed is not complete yet."""
+        results = [*self.failed.values()]
+        for each in self.streams.values():
+            content = each.held.messages
+            result = StreamResult(each.stream.name, StreamOutcome.FOLLOWED, content, proven=each.compared)
+            result.findings, result.error = each.findings, each.error
+            results.append(result)
+        return sorted(results, key=lambda each: each.stream)
 
     async def finish(self) -> list[StreamResult]:
         """Carries the rest of a stopped server's store, and finishes every stream; results by name.
@@ -281,7 +292,8 @@ class StoreFollower:
         streams = self.streams.values()
         carried = sum(each.appended for each in streams)
         last = None if self._last is None else self._last / 1e9
-        self._watch.followed(FollowState(len(streams), behind, last, carried, self._ending))
+        self.state = FollowState(len(streams), behind, last, carried, self._ending)
+        self._watch.followed(self.state)
 
     def _note_time(self, channel: ChannelSource) -> None:
         if channel.count:

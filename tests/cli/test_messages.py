@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import os
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from stantools.store.sample import SampleOptions, write_sample
 from tests.cli.expected import healthy_cases, key_of, payload_matches
 from tests.conftest import cases_by_kind, golden_cases, load_expected
+from tests.pipeline.tables.followed import Server
 
 Copy = Callable[[str], Path]
 READABLE = [c for c in golden_cases() if "damage" in load_expected(c) and "opened_as" not in load_expected(c)]
@@ -250,7 +253,7 @@ def test_completion_offers_channels(golden: Path) -> None:
 
 
 def test_follow_gives_what_is_added(golden_copy: Copy) -> None:
-    """A growing data file, its index behind, a half written record, a new slice; ended like by Ctrl-C."""
+    """A growing data file, its index behind, a half written record, a new slice; ended by Ctrl-C."""
     store = golden_copy("slices_count")
     channel = store / "count.a"
     data, index = (channel / "msgs.5.dat").read_bytes(), (channel / "msgs.5.idx").read_bytes()
@@ -278,5 +281,39 @@ def test_follow_gives_what_is_added(golden_copy: Copy) -> None:
     finally:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=90)
-    assert process.returncode == 130
-    assert errors.endswith("stantools: error: interrupted\n")
+    assert process.returncode == 1  # the index was missing at the beginning
+    printed = 47 - first + 1
+    assert f"stantools: {printed} messages of count.a printed, the last one is 47; " in errors
+    assert "to continue from there: --seq 48: --follow" in " ".join(errors.split())
+    assert "error" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_the_normal_end_of_following(number: signal.Signals, tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    server.publish()
+    words = ["messages", str(server.root), server.channel, "-f", "-o", "json"]
+    command = [sys.executable, "-m", "stantools", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    lines = [process.stdout.readline()]  # written out when following begins
+    server.publish()
+    lines.append(process.stdout.readline())
+    process.send_signal(number)
+    assert process.stderr
+    rest, errors = process.stdout.read(), process.stderr.read()
+    assert process.wait(90) == 0, errors
+    assert [each["seq"] for each in json.loads("".join(lines) + rest)["messages"]] == [1, 2]
+    assert "2 messages of " in errors and "--seq 3: --follow" in errors and "error" not in errors
+
+
+def test_ctrl_c_before_all_is_printed_is_an_interruption(tmp_path: Path) -> None:
+    """The pipe is full: the messages that were there before are not printed yet."""
+    write_sample(tmp_path / "store", SampleOptions(channels=1, messages=5000, size=200))
+    command = [sys.executable, "-u", "-m", "stantools", "messages", str(tmp_path / "store"), "orders", "-f"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 130, errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -166,6 +167,38 @@ async def holds(js: JetStreamContext, last: int) -> bool:
     with contextlib.suppress(NatsError):
         return (await js.stream_info(CHANNEL)).state.last_seq >= last
     return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_the_normal_end(
+    number: signal.Signals, tmp_path: Path, start_server: Callable[..., NatsServer]
+) -> None:
+    write_sample(tmp_path / "store", SampleOptions(channels=2, messages=50, size=30, seed=3))
+    migration = Migration(tmp_path, tmp_path / "store", start_server().url, "-o", "json")
+    for _ in range(2):  # the same command continues
+        migration.start("--follow")
+        assert migration.process and migration.process.stderr
+        told: list[str] = []
+        while "in step: 0 behind" not in (line := migration.process.stderr.readline()):
+            assert line, told
+            told.append(line)
+        migration.process.send_signal(number)
+        out, err = migration.process.communicate(timeout=WAIT)
+        assert migration.process.returncode == 0, err
+        assert "error" not in err
+        document = json.loads(out)
+        assert document["ended"]["behind"] == 0
+        assert {each["outcome"] for each in document["streams"]} == {"followed"}
+        assert [each["messages"] for each in document["streams"]] == [50, 50]
+    as_text = Migration(tmp_path, tmp_path / "store", migration.words[2])
+    as_text.start("--follow")
+    assert as_text.process and as_text.process.stderr
+    while "in step" not in as_text.process.stderr.readline():
+        assert as_text.running
+    as_text.process.send_signal(number)
+    out, _ = as_text.process.communicate(timeout=WAIT)
+    assert "ended by Ctrl-C, in step: 0 behind" in out
+    assert "next: the same command continues; with --cutover" in out
 
 
 def test_what_cannot_be_followed(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:

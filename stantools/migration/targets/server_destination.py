@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.followed_store import Cutover, FollowedStore, follow
+from stantools.migration.followed_store import Cutover, FollowedStore, FollowEnd, follow
 from stantools.migration.journal import JournalObserver, StepLog, StreamOutcome, StreamResult, StreamStage, StreamState
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import (
@@ -285,13 +285,13 @@ class ServerDestination:
         options: ApplyOptions,
         ending: EndDetector,
         watch: JournalObserver,
-    ) -> Cutover:
+    ) -> Cutover | FollowEnd:
         """Loads streams, follows the store while a server appends to it, and finishes them at the end.
 
         `streams` are planned from the first reading of `source`; `ending` decides about the end.
         """
 
-        async def main(js: JetStream) -> Cutover:
+        async def main(js: JetStream) -> Cutover | FollowEnd:
             target = FollowingStreams(js, journal, options, watch)
             follower = StoreFollower(source, target, watch, ending=ending.cutover)
             # Loading takes time; the server may have stopped meanwhile.
