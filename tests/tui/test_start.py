@@ -215,3 +215,25 @@ def test_a_node_whose_directories_lie_apart(tmp_path: Path, golden_clusters: Pat
     terminal.until(b"late.channel")
     terminal.press(b"q")
     assert terminal.wait() == 0
+
+
+_FIRST_PICTURE = """
+import sys
+from pathlib import Path
+from tui.app import Browser
+from tui.opening import open_session
+from tui.store_session import StoreSession
+
+def start(session):  # is called after the first picture
+    print(*sorted(each for each in ("numpy", "stantools.inspection.forecast") if each in sys.modules))
+    browser.exit()
+
+StoreSession.start = start
+browser = Browser(open_session(Path("datastore")))
+browser.run(headless=True)
+"""
+
+
+def test_the_first_picture_waits_for_no_library_that_only_scans_need(place: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _FIRST_PICTURE], cwd=place, capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.returncode) == ("\n", 0), done.stderr

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stantools.escaping import escape_line
-from stantools.inspection.advice import Advice
 from stantools.inspection.report import RemarkList, Report, ReportColumn, ReportRemark, ReportTable
 from stantools.notation import and_more
 from tui.cells import Cell, Role, name_text, number
 from tui.rows import RowSource, TableColumn
+
+if TYPE_CHECKING:
+    from stantools.inspection.advice import Advice
 
 #: Maximum number of remarks of one kind that are listed; beyond it, their number is shown.
 MANY = 200
