@@ -164,14 +164,55 @@ asyncio.run(main())
 }
 _PUBLISH = {
     "go": """\
-acknowledgement, err := js.Publish(context.Background(), SUBJECT, data)
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func main() {
+	client, err := nats.Connect(SERVER)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	js, err := jetstream.New(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	acknowledgement, err := js.Publish(context.Background(), SUBJECT, []byte("hello"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(acknowledgement.Stream, acknowledgement.Sequence)
+}
 """,
     "java": """\
-PublishAck acknowledgement = client.jetStream().publish(SUBJECT, data);
+import io.nats.client.*;
+import io.nats.client.api.PublishAck;
+
+public class Publisher {
+    public static void main(String[] args) throws Exception {
+        try (Connection client = Nats.connect(SERVER)) {
+            PublishAck acknowledgement = client.jetStream().publish(SUBJECT, "hello".getBytes());
+            System.out.println(acknowledgement.getStream() + " " + acknowledgement.getSeqno());
+        }
+    }
+}
 """,
     "cs": """\
-var acknowledgement = await client.CreateJetStreamContext().PublishAsync(SUBJECT, data);
+using NATS.Client.JetStream;
+using NATS.Net;
+
+await using var client = new NatsClient(SERVER);
+var acknowledgement = await client.CreateJetStreamContext().PublishAsync(SUBJECT, "hello");
 acknowledgement.EnsureSuccess();
+Console.WriteLine($"{acknowledgement.Stream} {acknowledgement.Seq}");
 """,
     "mjs": """\
 import { jetstream } from "@nats-io/jetstream";
@@ -213,7 +254,7 @@ def reader_samples(server: str, stream: str, consumer: str, kind: ConsumerKind, 
 
 
 def publisher_samples(server: str, subject: str) -> dict[str, str]:
-    """Returns for each language how a message is published, with the acknowledgement of the stream."""
+    """Returns a program for each language that publishes a message, and prints the acknowledgement of the stream."""
     return {language: _filled(text, {"SERVER": server, "SUBJECT": subject}) for language, text in _PUBLISH.items()}
 
 

@@ -138,3 +138,24 @@ def test_names_are_literals_of_every_language() -> None:
     hostile = 'a"b\\c${d}'
     for language, code in reader_samples("nats://h", hostile, "c", ConsumerKind.PULL).items():
         assert '"a\\"b\\\\c${d}"' in code, language
+
+
+#: Names that a program must import, by language: the import, and what needs it.
+_IMPORTS = {
+    "go": {'"github.com/nats-io/nats.go"': "nats.", '"github.com/nats-io/nats.go/jetstream"': "jetstream.",
+           '"context"': "context.", '"fmt"': "fmt.", '"log"': "log."},
+    "java": {"io.nats.client.*": "Connection", "io.nats.client.api.PublishAck": "PublishAck"},
+    "cs": {"NATS.Net": "NatsClient", "NATS.Client.JetStream": "EnsureSuccess", "System.Text": "Encoding"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", _IMPORTS)
+@pytest.mark.parametrize("publishes", [True, False])
+def test_programs_that_no_test_compiles_are_whole(language: str, publishes: bool) -> None:
+    reader = reader_samples("nats://h", "s", "c", ConsumerKind.PULL)
+    code = (publisher_samples("nats://h", "orders") if publishes else reader)[language]
+    assert '"nats://h"' in code and code.count("{") == code.count("}") and code.count("(") == code.count(")")
+    head = [line.strip(" ;\t").removeprefix("import ").removeprefix("using ") for line in code.splitlines()]
+    for name, use in _IMPORTS[language].items():
+        body = "\n".join(line for line in head if line != name)
+        assert (name in head) == (use in body.replace('nats.go"', "").replace("nats.go/jetstream", "")), (name, code)
