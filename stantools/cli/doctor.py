@@ -45,20 +45,9 @@ def command(store: Path, server: StartOptions, read_options: ReadOptions) -> int
 
     source = open_source(store, read_options, Capability.FORECAST)
     if source.holds_streams:
-        from stantools.inspection.stream_forecast.nodes_report import NodesForecasts, forecast_nodes, node_names
-        from stantools.inspection.stream_forecast.start_report import StartForecasts, SurveyCache, forecast_starts
-        from stantools.inspection.stream_forecast.streams_doctor import doctor_report
-        from stantools.inspection.stream_verify import verify_streams
-        from stantools.store.locks import find_uses
+        from stantools.inspection.stream_forecast.streams_doctor import diagnose_streams
 
-        with ByteProgress("forecast", source.data_size()) as shown:
-            survey = SurveyCache(shown.advance)
-            verified = verify_streams(source, on_finding=shown.found, survey_of=survey)
-            several = len(node_names(source)) > 1
-            starts: StartForecasts | NodesForecasts = (forecast_nodes if several else forecast_starts)(
-                source, None, survey
-            )
-        return show(doctor_report(starts, verified, [] if source.archived else find_uses(source.place, quiet=0)))
+        return show(diagnose_streams(source, ByteProgress))
     if source.node:
         return show(diagnosis_report(diagnose_node_source(source, server.workers, ByteProgress)))
     return show(diagnosis_report(diagnose_source(source, server, ByteProgress)))

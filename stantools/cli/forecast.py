@@ -51,17 +51,15 @@ def command(stores: tuple[Path, ...], server: AnyStartOptions, read_options: Rea
     empty = [each for each in stores if len(stores) > 1 and each.is_dir() and has_no_files(each)]
     sources = open_sources([each for each in stores if each not in empty], read_options, Capability.FORECAST)
     if sources[0].holds_streams:
-        from stantools.inspection.stream_forecast.nodes_report import forecast_nodes, node_names
-        from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
+        from stantools.inspection.stream_forecast.nodes_report import forecast_directories
+        from stantools.inspection.stream_forecast.start_report import SurveyCache
         from stantools.sources.jetstream import joined
 
         source = joined(sources, alone=not empty)
         with ByteProgress("forecast") as shown:
             survey = SurveyCache(shown.advance)
-            if empty or len(node_names(source)) > 1:
-                names = [each.name for each in empty]
-                return show(forecast_nodes(source, server.server_version, survey, names).report())
-            return show(forecast_starts(source, server.server_version, survey).report())
+            names = [each.name for each in empty]
+            return show(forecast_directories(source, server.server_version, survey, names).report())
     if nodes := nodes_of(sources):
         from stantools.inspection.elections import forecast_cluster
         from stantools.inspection.node import node_overview

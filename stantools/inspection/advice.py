@@ -170,7 +170,6 @@ class Diagnosis:
         return OutcomeTotals.of(self.outcomes.values())
 
     def as_json(self) -> dict[str, Any]:
-        severities = [each.severity for each in self.verified.findings]
         return {
             "path": str(self.path),
             "state": self.state.value,
@@ -179,7 +178,7 @@ class Diagnosis:
             "lost": {name: each.missing.as_json() for name, each in self.outcomes.items() if each.missing},
             "messages": self.totals.as_json(),
             "channels": {name: each.as_json() for name, each in self.outcomes.items()},
-            "findings": {each.value: severities.count(each) for each in Severity},
+            "findings": self.verified.severity_counts(),
             "starts": [
                 {
                     "server_version": one.forecast.server_version,

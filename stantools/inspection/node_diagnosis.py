@@ -55,13 +55,12 @@ class NodeDiagnosis:
         return Advice(text, ("stantools", "merge", str(self.path), "--out", str(beside(self.path, "merged"))))
 
     def as_json(self) -> dict[str, Any]:
-        severities = [each.severity for each in self.verified.findings]
         return {
             "path": str(self.path),
             "state": self.state.value,
             "verdict": self.verdict,
             "clean": self.state is Health.HEALTHY,
-            "findings": {each.value: severities.count(each) for each in Severity},
+            "findings": self.verified.severity_counts(),
             "starts": not self.error,
             "error": self.error,
             "forgets": [vars(each) for each in self.forgets],

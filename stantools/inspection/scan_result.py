@@ -44,6 +44,10 @@ class ScanResult:
         """Returns what helps with a store that is not clean."""
         return NextStep("`stantools forecast STORE` shows the server's behaviour; nothing was changed")
 
+    def severity_counts(self) -> dict[str, int]:
+        """Returns the number of findings of each severity, the worst first."""
+        return {severity.value: sum(each.severity is severity for each in self.findings) for severity in Severity}
+
     @property
     def logs(self) -> Sequence[LogVerdict]:
         """The channels or streams."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stantools.errors import ExitCode
 from stantools.inspection.findings import Severity
 from stantools.inspection.report import Report, finding_records
 from stantools.inspection.scan_result import ScanResult
 from stantools.notation import counted, format_size
 
-_NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_NOUNS: Mapping[str, str] = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
 def verify_report(verdict: ScanResult, *, node: bool = False) -> Report:
@@ -17,7 +19,7 @@ def verify_report(verdict: ScanResult, *, node: bool = False) -> Report:
     report.tables.append(verdict.table())
     if not node:
         report.facts.append(("messages", verdict.messages_sentence()))
-    counts = severity_counts(verdict)
+    counts = verdict.severity_counts()
     scanned = f"{format_size(verdict.bytes_scanned)} read in {verdict.seconds:.2f} s"
     if verdict.clean:
         notes = f", {counts[Severity.INFO]} for information" if counts[Severity.INFO] else ""
@@ -28,7 +30,3 @@ def verify_report(verdict: ScanResult, *, node: bool = False) -> Report:
     if not node:
         report.next.append(verdict.next_step())
     return report
-
-
-def severity_counts(verdict: ScanResult) -> dict[Severity, int]:
-    return {severity: sum(each.severity is severity for each in verdict.findings) for severity in Severity}

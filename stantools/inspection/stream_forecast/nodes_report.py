@@ -13,7 +13,9 @@ from stantools.inspection.stream_advice import safe_step
 from stantools.inspection.stream_forecast.cluster_start import ORPHAN_SECONDS, ClusterStart, StreamFate, cluster_start
 from stantools.inspection.stream_forecast.directory_forecast import DirectoryForecast, forecast_directory
 from stantools.inspection.stream_forecast.start_report import (
+    StartForecasts,
     SurveyCache,
+    forecast_starts,
     is_harmless,
     name_ranges,
     start_sentence,
@@ -162,6 +164,15 @@ def _rows(start: NodesStart) -> Iterator[tuple[Any, ...]]:
             state = each.state if each.loaded and not each.error else None
             numbers = (state.first, state.last, state.messages) if state else (None, None, None)
             yield node, name, *numbers, gone, problem
+
+
+def forecast_directories(
+    source: Source, version: str | None, survey: SurveyCache, empty: Sequence[str] = ()
+) -> StartForecasts | NodesForecasts:
+    """Predicts a start of a JetStream directory, or of all nodes of a cluster if there are several."""
+    if empty or len(node_names(source)) > 1:
+        return forecast_nodes(source, version, survey, empty)
+    return forecast_starts(source, version, survey)
 
 
 def forecast_nodes(

@@ -8,11 +8,13 @@ from stantools.errors import ExitCode
 from stantools.inspection.advice import Health
 from stantools.inspection.findings import Severity
 from stantools.inspection.report import NextStep, Report, ReportRemark, Role, findings_section
-from stantools.inspection.stream_forecast.nodes_report import NodesForecasts
-from stantools.inspection.stream_forecast.start_report import StartForecasts
-from stantools.inspection.stream_verify import StreamsVerdict
+from stantools.inspection.stream_forecast.nodes_report import NodesForecasts, forecast_directories
+from stantools.inspection.stream_forecast.start_report import StartForecasts, SurveyCache
+from stantools.inspection.stream_verify import StreamsVerdict, verify_streams
 from stantools.notation import counted
-from stantools.store.locks import StoreUse
+from stantools.progress import Phase
+from stantools.sources.source import Source
+from stantools.store.locks import StoreUse, find_uses
 
 #: findings that a repair in place may mend
 _MENDABLE: Final = frozenset(
@@ -22,6 +24,15 @@ _MENDABLE: Final = frozenset(
     }
 )
 _REPAIR: Final = "`stantools repair STORE --dry-run` tells what can be mended in place without a risk"
+
+
+def diagnose_streams(source: Source, phase: Phase) -> Report:
+    """Reads all of a JetStream directory, predicts its starts, and judges."""
+    with phase("forecast", source.data_size()) as shown:
+        survey = SurveyCache(shown.advance)
+        verified = verify_streams(source, on_finding=shown.found, survey_of=survey)
+        starts = forecast_directories(source, None, survey)
+    return doctor_report(starts, verified, [] if source.archived else find_uses(source.place, quiet=0))
 
 
 def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdict, uses: list[StoreUse]) -> Report:
@@ -49,7 +60,7 @@ def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdi
     if {each.code for each in wrong} & _MENDABLE and isinstance(found, StartForecasts) and not found.source.archived:
         report.next.append(NextStep(_REPAIR))
     report.code = ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS
-    document, severities = report.document, [each.severity for each in verified.findings]
+    document = report.document
 
     def as_json() -> dict[str, Any]:
         return {
@@ -58,7 +69,7 @@ def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdi
             "verdict": text,
             "intact": intact,
             "gone": gone,
-            "findings": {each.value: severities.count(each) for each in Severity},
+            "findings": verified.severity_counts(),
             "in_use": [each.detail for each in uses],
             "next": {"text": step.text, "commands": list(step.commands)},
         }

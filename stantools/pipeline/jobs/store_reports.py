@@ -20,7 +20,7 @@ from stantools.inspection.report import (
     finding_records,
     place_text,
 )
-from stantools.inspection.verify_report import severity_counts, verify_report
+from stantools.inspection.verify_report import verify_report
 from stantools.migration.migration_report import (
     compared_text,
     migration_plan_report,
@@ -104,7 +104,7 @@ def verify_stores_report(result: JobResult[StoreVerdict]) -> Report:
 
 def _verified(store: StoreVerdict) -> tuple[Any, ...]:
     verdict = store.verdict
-    errors, warnings, _ = severity_counts(verdict).values()
+    errors, warnings, _ = verdict.severity_counts().values()
     return (
         store.root,
         len(verdict.logs),
