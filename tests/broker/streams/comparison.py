@@ -260,7 +260,7 @@ class Side:
             # Of a stream that was never used real servers say that 0 is deleted; once it is purged it begins with 1.
             state = {"messages": 0, "consumer_count": state["consumer_count"]}
         consumers = {
-            each["name"]: _position(each)
+            each["name"]: _position(each, marked="subject_delete_marker_ttl" in about["config"])
             for each in listed["consumers"]
             # Real servers copy with consumers of their own.
             if not each["name"].startswith(("JS_MIRROR_", "JS_SOURCE_"))
@@ -323,16 +323,16 @@ def _message(answer: Any) -> Any:
     return found["seq"], found["subject"], kept, base64.b64decode(found.get("data", "")).decode()
 
 
-def _position(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What matters of the state of a consumer."""
+def _position(info: Mapping[str, Any], *, marked: bool) -> dict[str, Any]:
+    """What matters of the state of a consumer; `marked`: what expires from its stream leaves a marker."""
     found = {name: info[name] for name in ("num_ack_pending", "num_redelivered", "num_pending")}
     for name in ("delivered", "ack_floor"):
         found[name] = (info[name]["consumer_seq"], info[name]["stream_seq"])
     if info["num_ack_pending"]:
         # Where between two deliveries it is depends on which was first, the next one or the end of the one before.
         found["ack_floor"] = found["ack_floor"][:1]
-    if {"filter_subject", "filter_subjects"} & set(info["config"]):
-        # Real servers move on over what does not match at times that nobody can tell.
+    if marked or {"filter_subject", "filter_subjects"} & set(info["config"]):
+        # Real servers move on over what does not match at times that nobody can tell, and over what a marker replaces.
         for name in ("delivered", "ack_floor"):
             found[name] = found[name][:1]
     return {**found, "paused": info.get("paused", False), "bound": info.get("push_bound", False)}
