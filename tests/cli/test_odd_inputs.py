@@ -157,7 +157,7 @@ def test_any_path_that_is_no_store(run, tmp_path: Path, monkeypatch) -> None:
     """It is named, and nothing ends with a traceback."""
     store = sample(run, tmp_path / "srv" / "datastore")
     monkeypatch.chdir(tmp_path)
-    for odd in ("/", "/proc", "/dev", "/dev/null", store / "server.dat", "nowhere"):
+    for odd in ("/", "/proc", "/dev/pts", "/dev/null", store / "server.dat", "nowhere"):
         assert run("doctor", odd).code == 3
         assert run(odd).code in (2, 3)
     (tmp_path / "x.tgz").write_bytes(b"\x1f\x8b" + bytes(20))

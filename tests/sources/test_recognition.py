@@ -182,7 +182,7 @@ def test_what_is_no_file_does_not_stop_anything(tmp_path: Path, monkeypatch) -> 
         "/dev/null",
         "/dev/tty",
         "/",
-        "/dev",
+        "/dev/pts",
         "nowhere",
         "nats://host:4222",
     ):

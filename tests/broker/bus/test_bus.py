@@ -15,7 +15,7 @@ from broker.bus import external
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
 from broker.config.broker_options import ConnectionOptions
-from broker.nats import router
+from broker.nats import recipients
 from broker.streaming.ports import RequestAnswer, RequestOutcome, Role
 from stantools.format.envelope import Buffer
 from stantools.nats import frames as columns
@@ -211,7 +211,7 @@ async def test_much_at_once(bus: Bus) -> None:
 
 async def test_who_publishes_too_much_is_read_more_slowly(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the rules say otherwise, or a while has passed; others are served meanwhile."""
-    monkeypatch.setattr(router, "_STALL", 3600)
+    monkeypatch.setattr(recipients, "_STALL", 3600)
     monkeypatch.setattr(external, "_PAUSE", 3600)
     count, payload = 400, bytes(64 << 10)
 
