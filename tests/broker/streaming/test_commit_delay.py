@@ -162,24 +162,24 @@ def test_a_commit_is_slow_if_the_last_one_was(synced: bool) -> None:
 def test_those_who_come_back_at_once_are_committed_together(count: int) -> None:
     """Instead of in two groups that take turns."""
     clients = quick(count)
-    loop = Loop(*clients).run(0.25)
+    loop = Loop(*clients).run(1)
     commits = sum(loop.commits.values())
     assert loop.commits[count] > 0.98 * commits
     # One sync and a pause for each message, not two syncs.
-    assert commits > SECOND / 4 / (SYNC + 100 * MICROSECOND)
+    assert commits > SECOND / (SYNC + 100 * MICROSECOND)
     assert max(max(each.waits[10:]) for each in clients) < 2 * SYNC
 
 
 def test_while_they_come_one_after_the_other_it_waits_on() -> None:
     clients = [Client(b"%d" % number, lambda number=number: (20 + 10 * number) * MICROSECOND) for number in range(16)]  # type: ignore[misc]
-    loop = Loop(*clients).run(0.25)
+    loop = Loop(*clients).run(1)
     assert loop.commits[16] > 0.98 * sum(loop.commits.values())
 
 
 def test_one_alone_never_waits() -> None:
     (client,) = quick(1)
-    Loop(client).run(0.25)
-    assert len(client.waits) > 750
+    Loop(client).run(1)
+    assert len(client.waits) > 3000
     assert set(client.waits) == {SYNC}
 
 
@@ -189,10 +189,10 @@ def test_who_comes_seldom_waits_for_others_for_a_while_only(sync: int) -> None:
     chance = random.Random(1)
     others = quick(3)
     seldom = [Client(b"seldom-%d" % number, lambda: chance.randint(5, 50) * 1000 * MICROSECOND) for number in range(5)]
-    Loop(*others, *seldom, sync=sync).run(1)
+    Loop(*others, *seldom, sync=sync).run(3)
     for each in seldom:
         # The commit that is under way when it comes, the pause behind it, and its own.
-        assert len(each.waits) > 20
+        assert len(each.waits) > 50
         assert max(each.waits) <= 2 * sync + min(sync * 3 // 4, SECOND // 1000) + MICROSECOND
     for each in others:
         assert sum(each.waits) / len(each.waits) < 1.4 * sync + 100 * MICROSECOND
@@ -201,12 +201,12 @@ def test_who_comes_seldom_waits_for_others_for_a_while_only(sync: int) -> None:
 def test_who_is_a_little_too_slow_is_not_waited_for_again_and_again() -> None:
     (client,) = quick(1)
     slow = Client(b"slow", lambda: 240 * MICROSECOND)
-    loop = Loop(client, slow).run(0.5)
-    assert len(slow.waits) > 250
+    loop = Loop(client, slow).run(2)
+    assert len(slow.waits) > 1000
     # Alone it would be 3 / 2 of a commit for each: those of the other are under way, or not.
     ahead = [wait for wait in client.waits if wait > 2 * SYNC]
     assert len(ahead) < len(client.waits) / 6
-    assert sum(loop.commits.values()) > SECOND / 2 / (1.25 * SYNC)
+    assert sum(loop.commits.values()) > 2 * SECOND / (1.25 * SYNC)
 
 
 @pytest.mark.parametrize("client", [{"unique": True}, {"burst": 2}])
@@ -214,7 +214,7 @@ def test_others_are_not_known_to_come_back(client: dict[str, int]) -> None:
     """Whose acknowledgements go elsewhere each time, and who does not wait for each of them."""
     clients = [Client(each.name, each.pause, **client) for each in quick(3)]  # type: ignore[arg-type]
     loop = Loop(*clients)
-    loop.run(0.25)
+    loop.run(1)
     assert loop.world.server._commits.delay._trust == {}
     assert max(max(each.waits) for each in clients) <= 2 * SYNC
 
@@ -223,8 +223,8 @@ def test_others_are_not_known_to_come_back(client: dict[str, int]) -> None:
 def test_it_is_not_worth_while(count: int, sync: int) -> None:
     """With many, who fill a commit anyway, and where syncs are quick."""
     clients = quick(count)
-    loop = Loop(*clients, sync=sync).run(0.2)
-    assert sum(loop.commits.values()) > 400 and not loop.paused
+    loop = Loop(*clients, sync=sync).run(0.5)
+    assert sum(loop.commits.values()) > 1000 and not loop.paused
     assert max(max(each.waits) for each in clients) <= 2 * sync
 
 
