@@ -39,8 +39,9 @@ SYSTEM: Final = "$SYS"
 RAFT: Final = "_js_"
 #: files of a stream without which its blocks cannot be read
 META_FILES: Final = ("meta.inf", "meta.sum", "meta.key")
-#: the file of a backup beside the archive, as the official command line names it
+#: files of a backup, as the official command line names them
 REQUEST: Final = "backup.json"
+ARCHIVE: Final = "stream.tar.s2"
 #: directories from the folder of several nodes down to a stream
 _LEVELS: Final = 5
 _BACKUP_USES: Final = frozenset(

@@ -30,8 +30,6 @@ from stantools.migration.prepared_stream import PreparedStream, estimated_bytes,
 from stantools.migration.proof.stream_proof import Proof
 from stantools.migration.store_follower import StreamContent
 from stantools.migration.targets.file_destination import (
-    ARCHIVE,
-    REQUEST,
     FileDestination,
     PlacedStream,
     prove_backup,
@@ -54,6 +52,7 @@ from stantools.nats.stream_names import name_problem
 from stantools.nats.subjects import overlap
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
+from stantools.sources.jetstream import ARCHIVE, REQUEST
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
 from stantools.store.locks import QUIET_SECONDS

@@ -33,6 +33,7 @@ from stantools.nats.columns import FrameColumns
 from stantools.nats.inbox import Received
 from stantools.notation import some_of
 from stantools.progress import Progress
+from stantools.sources.jetstream import ARCHIVE, REQUEST
 from stantools.streamfiles.framing import MAX_FILE_SIZE, TarFile
 from stantools.streamfiles.layout import BLOCK_NAME, MESSAGES, ArchiveError
 from stantools.streamfiles.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
@@ -40,9 +41,6 @@ from stantools.streamfiles.reader import ArchiveReader, StreamReader
 from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.writer import ConsumerEntry
 from stantools.work import ThreadWork
-
-REQUEST = "backup.json"
-ARCHIVE = "stream.tar.s2"
 
 _THERE = "check that the file is there"
 _PIECE = 1 << 20

@@ -16,7 +16,7 @@ from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.streams.record_files import BlockFileRecords, ChosenRecords, MessagesDigest
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
-from stantools.sources.jetstream import REQUEST
+from stantools.sources.jetstream import ARCHIVE, REQUEST
 from stantools.store.atomic import new_directory
 from stantools.store.durable import write_all
 from stantools.streamfiles.directory import StoredStream
@@ -25,8 +25,6 @@ from stantools.streamfiles.meta import ArchiveState
 from stantools.streamfiles.record_batch import RecordBatch
 from stantools.streamfiles.survey import StreamSurvey
 
-#: the archive of a backup, as the official command line names it
-ARCHIVE: Final = "stream.tar.s2"
 _DIRECTORY_MODE: Final = 0o700
 
 

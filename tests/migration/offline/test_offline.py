@@ -12,7 +12,8 @@ from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritable
 from stantools.migration.plan.choices import DurablesChoice
 from stantools.migration.plan.overrides import Override
 from stantools.migration.targets.directories import BackupDirectory
-from stantools.migration.targets.file_destination import ARCHIVE, REQUEST, check_backup, prove_backup
+from stantools.migration.targets.file_destination import check_backup, prove_backup
+from stantools.sources.jetstream import ARCHIVE, REQUEST
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.officialcli import restore
