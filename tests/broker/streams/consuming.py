@@ -227,7 +227,7 @@ PULLS = [
     durable("P", "once", durable_name="once", ack_policy="explicit", max_deliver=1, ack_wait=200_000_000),
     pull("P", "once", "1", 1),
     pull("P", "once", {"batch": 1, "expires": 600_000_000}, 1),
-    durable("P", "again", durable_name="again", ack_policy="explicit", ack_wait=200_000_000),
+    durable("P", "again", durable_name="again", ack_policy="explicit", ack_wait=5_000_000_000),
     pull("P", "again", "2", 2),
     ack("P", "again", 1, 1),
     pull("P", "again", {"batch": 2, "expires": 5_000_000_000}, 2),
