@@ -179,7 +179,8 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
         default = str(option.default) if isinstance(option.default, enum.Enum) else option.default
         written = default if option.written is None else option.written
         more["show_default"] = bool(written) and not option.quiet
-        if written is not None:  # click takes None for a value, so a missing required option would not be noticed
+        # With a default, or None, which click takes for a value, a missing required option would not be noticed.
+        if written is not None and not option.required:
             more["default"] = written
     if option.variable:
         more["envvar"] = option.variable

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stantools.cli import console
-from stantools.notation import cut, format_left, format_pace, format_size
+from stantools.notation import counted, cut, format_left, format_pace, format_size
 
 _QUIET_SECONDS = 0.5
 _EVERY = 0.2
@@ -153,12 +153,12 @@ class ByteProgress(StatusLine):
         return state
 
     def _text(self, now: float) -> str:
-        text = f"{self._task}  {format_size(self._done)}"
-        if self._total:
-            text = f"{self._task}  {bar(self._done, self._total)}"
-            text += f"  {format_size(self._done)} of {format_size(self._total)}"
-        text += f"  {format_pace(self._done, now - self._started, 'bytes')}"
-        if self._tasks is not None:
-            text += f"  {self._tasks[0]} of {self._tasks[1]} tasks"
-        text += format_left(self._left(now) if self._total else None)
-        return text + (f"  {self._findings} findings" if self._findings else "")
+        begin = f"  {bar(self._done, self._total)}" if self._total else ""
+        sizes = f"  {format_size(self._done)}" + (f" of {format_size(self._total)}" if self._total else "")
+        pace = f"  {format_pace(self._done, now - self._started, 'bytes')}"
+        end = "" if self._tasks is None else f"  {self._tasks[0]} of {self._tasks[1]} tasks"
+        end += format_left(self._left(now) if self._total else None)
+        end += f"  {counted(self._findings, 'finding')}" if self._findings else ""
+        columns = console.width(err=True)
+        texts = (f"{self._task}{begin}{middle}{end}" for middle in (sizes + pace, sizes, pace, ""))
+        return next((text for text in texts if not columns or len(text) < columns), f"{self._task}{begin}{end}")

@@ -48,6 +48,10 @@ class StreamVerdict:
     messages: int  #: intact ones
     bytes: int  #: size of their records
 
+    @property
+    def intact_messages(self) -> int:
+        return self.messages
+
     def as_json(self) -> dict[str, Any]:
         return {
             "account": self.account,

@@ -62,6 +62,11 @@ class ChannelVerdict:
     #: Messages of other channels in its directory, by channel.
     foreign: Mapping[str, Ranges] = field(default_factory=dict)
 
+    @property
+    def intact_messages(self) -> int:
+        """With those that are proven although their record is damaged."""
+        return self.messages + (self.outcome.intact - self.intact).count()
+
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -114,7 +119,7 @@ class Verdict(ScanResult):
         rows = [
             (
                 each.name,
-                each.messages + (each.outcome.intact - each.intact).count(),  # as in the column "intact"
+                each.intact_messages,
                 each.bytes,
                 describe_ranges(each.outcome.intact, 4),
                 describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,

@@ -96,7 +96,7 @@ def test_the_name_says_the_format(run, store: Path, tmp_path: Path) -> None:
 def test_damage_is_exported_and_told(run, damaged: Path, tmp_path: Path) -> None:
     outcome = run("export", damaged, "--to", tmp_path / "out")
     assert outcome.code == 1
-    assert "2 rows mark damage or something unreadable: " in outcome.err and "stantools verify" in outcome.err
+    assert "2 rows of the table messages report problems: " in outcome.err and "stantools verify" in outcome.err
     statuses = pq.read_table(tmp_path / "out" / "part-00000.parquet").column("status").to_pylist()
     assert sorted(set(statuses)) == ["ok", "payload", "repaired"] and len(statuses) == 200
     dropped = run("export", damaged, "--to", "-", "--mode", "dropmalformed", "--columns", "seq")
@@ -228,3 +228,8 @@ def test_nodes_of_a_cluster_are_told_to_be_merged(run, golden_clusters: Path, tm
     assert run("merge", *sorted(nodes.iterdir()), "--out", tmp_path / "new").code == 0
     merged = run("export", tmp_path / "new", "--table", "subscriptions", "--to", "-")
     assert merged.code == 0 and len(merged.ndjson()) == 10 and not merged.err
+
+
+def test_a_target_is_required(run, store: Path) -> None:
+    outcome = run("export", store)
+    assert outcome.code == 2 and "Missing option '--to'" in outcome.err

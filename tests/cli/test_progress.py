@@ -37,12 +37,26 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]
         clock[0] += 0.9
         shown.found(object())
         shown.advance(1 << 20)
-        line = "[##########..........]  50%  2.0 MiB of 4.0 MiB  2.0 MiB/s  0:01 left  1 findings"
+        line = "[##########..........]  50%  2.0 MiB of 4.0 MiB  2.0 MiB/s  0:01 left  1 finding"
         assert line in terminal.getvalue()
         before = terminal.getvalue()
         shown.advance(1)
         assert terminal.getvalue() == before  # not so often
     assert terminal.getvalue().endswith(" \r")
+
+
+@pytest.mark.parametrize("columns", ["60", "70", "80"])
+def test_the_time_left_is_never_cut(columns: str, monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    terminal = Terminal()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    with ByteProgress("verify", 345_678, mode="bar") as shown:
+        shown.found(object(), object())
+        clock[0] += 10
+        shown.advance(123_456)
+        line = terminal.getvalue()
+    assert line.endswith("0:18 left  2 findings") and len(line) <= int(columns), line
+    assert ("KiB/s" in line) == (columns == "80")
 
 
 def test_silence_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:

@@ -126,7 +126,7 @@ async def test_on_the_screen(
         await check_sizes(pilot, "plans-export-preview")
         await wizards.confirm(pilot)
         await wizards.step(pilot, WizardStep.RESULT)
-        assert "1 row marks damage or something unreadable" in screen_text(app)
+        assert "1 row of the table messages reports a problem" in screen_text(app)
         await pilot.press("escape", "escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
     assert len((root.parent / "all.csv").read_text().splitlines()) > 50

@@ -55,9 +55,10 @@ def export_report(result: Result, options: TableOptions) -> Report:
     }
     report.warnings = _unreadable(result.unreadable)
     if damaged := written.damaged(layout.table):
-        kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
-        rows = f"{damaged} {'row marks' if damaged == 1 else 'rows mark'}"
-        text = f"{rows} damage or something unreadable: {kinds}"
+        bad = [(what, count) for what, count in written.tally.most_common() if what not in layout.good]
+        kinds = ", ".join(f"{count} {what}" for what, count in bad if what not in layout.health_columns)
+        reports = "reports a problem" if damaged == 1 else "report problems"
+        text = f"{counted(damaged, 'row')} of the table {layout.table} {reports}{f': {kinds}' if kinds else ''}"
         report.warnings.append(ReportRemark("warning", text, "warn", "see: stantools verify STORE"))
     if result.target is not None:  # otherwise the rows are on standard output
         files = [(each.path, each.rows, format_size(each.size)) for each in written.files]

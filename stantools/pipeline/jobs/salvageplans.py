@@ -353,6 +353,8 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
     if job.out is not None:
         check_folder(job.out, [store.ref.root for store in stores])
     named = {store.shown: str(Path(store.shown).with_name(store.name)) for store in stores}
+    taken = Counter(named.values())  # a store and an archive of it may lie side by side
+    named = {shown: path if taken[path] == 1 else shown for shown, path in named.items()}
     before = Reports(out).names if out is not None else {}
     names = store_names([*named.values()], {named.get(source, source): name for source, name in before.items()})
     for store, name in zip(stores, names, strict=True):

@@ -108,7 +108,7 @@ def _verified(store: StoreVerdict) -> tuple[Any, ...]:
     return (
         store.root,
         len(verdict.logs),
-        sum(each.messages for each in verdict.logs),
+        sum(each.intact_messages for each in verdict.logs),
         sum(each.bytes for each in verdict.logs),
         errors or None,
         warnings or None,

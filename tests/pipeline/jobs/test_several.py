@@ -98,6 +98,24 @@ def test_new_stores_of_several_are_those_of_each_alone(sources: dict[str, Path],
     assert "/tmp/stantools-" not in (tmp_path / "new" / ".stantools-salvage" / "packed.json").read_text()
 
 
+def test_a_store_and_an_archive_of_it_become_two_new_stores(sources: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(sources["whole"], tmp_path / "shop")
+    shutil.copy(sources["packed.tgz"], tmp_path / "shop.tgz")
+    for number in range(2):  # the second time they are there
+        done = run("salvage", tmp_path / "shop", tmp_path / "shop.tgz", "--out", tmp_path / "new")
+        assert done.exit_code == ExitCode.CLEAN, (number, done.output)
+    assert tree(tmp_path / "new" / "shop").keys() == tree(tmp_path / "new" / "shop.tgz").keys() != set()
+
+
+def test_proven_messages_are_counted_as_of_one_store(sources: dict[str, Path], tmp_path: Path) -> None:
+    damaged = tmp_path / "length"
+    write_sample(damaged, SampleOptions(channels=1, damage=["flipped-length"]))
+    assert "messages: 100 messages intact" in run("verify", damaged).stdout
+    table = run("verify", damaged, sources["whole"]).stdout
+    (row,) = (line.split() for line in table.splitlines() if line.startswith(f"{damaged} "))
+    assert row[1:3] == ["1", "100"], row
+
+
 def test_folders_are_compared_store_by_store(sources: dict[str, Path], tmp_path: Path) -> None:
     for side in ("one", "two"):
         for name in ("whole", "damaged"):
