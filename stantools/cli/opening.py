@@ -16,6 +16,7 @@ from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
 from stantools.sources.door import open_recognised, recognise
+from stantools.sources.jetstream import copy_note, node_copies
 from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
@@ -192,7 +193,11 @@ def open_store(path: Path, read_options: ReadOptions, *uses: Capability, channel
 
 
 def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capability) -> list[Source]:
-    """Opens a store, or the nodes of one cluster."""
+    """Opens a store, or the nodes of one cluster; only a merge reads copies of a node as well."""
+    copies = {} if use is Capability.MERGE else node_copies(paths)
+    for copy, node in copies.items():
+        console.note(copy_note(copy, node))
+    paths = [each for each in paths if each not in copies]
     sources = [open_source(path, read_options, use) for path in paths]
     kinds = [all(each.nodes for each in sources), all(each.holds_streams for each in sources)]
     if len(sources) > 1 and use is not Capability.MERGE and not any(kinds):

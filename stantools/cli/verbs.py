@@ -59,7 +59,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
 }
 
 #: Verbs over several sources, which `stantools pipeline` runs as well.
-JOBS = ("verify", "info", "diff", "stats", "export", "salvage", "migrate")
+JOBS = ("doctor", "verify", "info", "diff", "stats", "export", "salvage", "migrate")
 
 #: other names of verbs
 ALIASES = {"repair": "truncate-bad-eof"}

@@ -31,7 +31,7 @@ from stantools.store.ranges import Ranges
 _CHANNELS = 20
 _LOG_LINES = 12
 _JSON: str = ": see -o json"
-_ROLES: Mapping[Health, Role] = {
+ROLES: Mapping[Health, Role] = {
     Health.HEALTHY: "good",
     Health.FLAWED: "warn",
     Health.DAMAGED: "bad",
@@ -53,7 +53,7 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 def diagnosis_report(diagnosis: Diagnosis | NodeDiagnosis) -> Report:
     clean = diagnosis.state is Health.HEALTHY
     report = Report(code=ExitCode.CLEAN if clean else ExitCode.FINDINGS, leads=True, document=diagnosis.as_json)
-    report.label, report.role = str(diagnosis.path), _ROLES[diagnosis.state]
+    report.label, report.role = str(diagnosis.path), ROLES[diagnosis.state]
     report.verdict = f"{diagnosis.state.value}: {diagnosis.verdict}"
     if isinstance(diagnosis, Diagnosis):
         if encryption := encryption_text(diagnosis):

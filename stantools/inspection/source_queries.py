@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
     from stantools.inspection.node_diagnosis import NodeDiagnosis
     from stantools.inspection.overview import Overview
+    from stantools.inspection.report import Report
     from stantools.inspection.scan_result import ScanResult
     from stantools.inspection.survey import ChannelSurvey
     from stantools.inspection.verify import Verdict
@@ -177,6 +178,20 @@ def diagnose_node_source(source: Source, workers: int, phase: Phase) -> NodeDiag
     view, report = source_overview(source)
     assert report
     return diagnose_node(source.path, report, view, verified)
+
+
+def doctor_source(source: Source, server: StartOptions, phase: Phase) -> Report:
+    """Reads all of a source of any kind, predicts starts, and reports the verdict."""
+    if source.holds_streams:
+        from stantools.inspection.stream_forecast.streams_doctor import diagnose_streams
+
+        return diagnose_streams(source, phase)
+    from stantools.inspection.diagnosis_report import diagnosis_report
+
+    node = source.node is not None
+    return diagnosis_report(
+        diagnose_node_source(source, server.workers, phase) if node else diagnose_source(source, server, phase)
+    )
 
 
 def scan_source(

@@ -69,7 +69,7 @@ class StreamVerdict:
 class StreamsVerdict(ScanResult):
     finding_columns: ClassVar[Sequence[str]] = STREAM_FINDING_FIELDS
 
-    step: NextStep | None = None  #: the safe one
+    step: NextStep | None = None  #: the safe one; None for a clean source
     streams: list[StreamVerdict] = field(default_factory=list)
 
     def next_step(self) -> NextStep:
@@ -117,11 +117,7 @@ def verify_streams(
     `on_stream` gets each stream with its findings. `survey_of` returns the survey of a stream that has been made
     already.
     """
-    begin = time.perf_counter()
-    text = "copy the directory before a server is started on it, then write what is intact to a new one"
-    if source.archived:
-        text = "write what is intact in the archive to a new directory"
-    verdict = StreamsVerdict(step=safe_step(source, f"{text}; nothing was changed"))
+    begin, verdict = time.perf_counter(), StreamsVerdict()
     chosen = source.chosen_streams(patterns)
     verdict.add_findings(_directory_findings(source, chosen), on_finding)
     for stream in chosen:
@@ -132,6 +128,11 @@ def verify_streams(
         verdict.streams.append(found)
         if on_stream:
             on_stream(survey, found, findings)
+    if not verdict.clean:
+        text = "copy the directory before a server is started on it, then write what is intact to a new one"
+        if source.archived:
+            text = "write what is intact in the archive to a new directory"
+        verdict.step = safe_step(source, f"{text}; nothing was changed")
     verdict.seconds = time.perf_counter() - begin
     return verdict
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import NotAStoreError, NotPermittedError
 from stantools.escaping import beside, shell_word
-from stantools.notation import some_of
+from stantools.notation import counted, some_of
 from stantools.sources.source import (
     NO_ACCOUNT,
     Capability,
@@ -42,6 +42,8 @@ META_FILES: Final = ("meta.inf", "meta.sum", "meta.key")
 #: files of a backup, as the official command line names them
 REQUEST: Final = "backup.json"
 ARCHIVE: Final = "stream.tar.s2"
+#: bytes of a Raft group's meta.inf that tell one node's from another's
+_MARK: Final = 64
 #: directories from the folder of several nodes down to a stream
 _LEVELS: Final = 5
 _BACKUP_USES: Final = frozenset(
@@ -70,7 +72,9 @@ def _recognise_jetstream(facts: PathFacts) -> RecognisedPath | None:
     elif _is_node(path):
         what, root = "", path.absolute() / FOLDER if FOLDER in names else path.absolute()
     elif nodes := node_places(path):
-        what, root = f", {len(nodes)} nodes of a cluster", path.absolute()
+        copies = len(node_copies(nodes))
+        what, root = f", {counted(len(nodes) - copies, 'node')} of a cluster", path.absolute()
+        what += f", and {copies} {'copy' if copies == 1 else 'copies'} of a node" if copies else ""
     elif FOLDER in names and (inner := names_in(path / FOLDER)):
         accounts = [path / FOLDER / each for each in sorted(inner)[:MAX_DIRECTORIES]]
         nested = FOLDER in inner and any(
@@ -116,6 +120,30 @@ def node_places(path: Path) -> list[Path]:
     if SYSTEM in below or FOLDER in below:
         return []
     return [path / each for each in below[:MAX_DIRECTORIES] if _is_node(path / each) or _holds_store(path / each)]
+
+
+def node_copies(nodes: Iterable[Path]) -> dict[Path, Path]:
+    """Returns the directories that are copies of other nodes, and these nodes, which have the shorter names.
+
+    Each node makes the directories of its Raft groups by itself: their meta.inf begin with different times, or with a
+    random nonce. Nodes without any group are never taken for copies.
+    """
+    copies: dict[Path, Path] = {}
+    owners: dict[tuple[str, bytes], Path] = {}
+    for node in sorted(nodes, key=lambda each: (len(each.name), each.name)):
+        heads = ((each.name, PathFacts(each / "meta.inf").head) for each in group_places(node)[:MAX_DIRECTORIES])
+        marks = [(name, head) for name, head in heads if len(head) >= _MARK and any(head[:_MARK])]
+        if owner := next((owners[each] for each in marks if each in owners), None):
+            copies[node] = owner
+        owners.update(dict.fromkeys(marks, owner or node))
+    return copies
+
+
+def copy_note(copy: Path, node: Path) -> str:
+    return (
+        f"{copy} is a copy of the node {node.name}, as the creation of its Raft groups shows: it is left out; "
+        "`stantools merge` reads it as well, if all directories are named"
+    )
 
 
 def _holds_store(path: Path) -> bool:
@@ -240,7 +268,8 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
 
     accepts = request.read_options.accept_unreadable
     keys = (request.read_options.encryption_key,) if request.read_options.encryption_key else ()
-    nodes = {each.name: each for each in node_places(found.path)} or {"": found.path}
+    copies = node_copies(listed := node_places(found.path))
+    nodes = {each.name: each for each in listed if each not in copies} or {"": found.path}
     places = [(node, *place) for node, path in nodes.items() for place in stream_places(path)]
     names = tuple(dict.fromkeys(place.name.removeprefix(".") for _, _, place in places))
     streams = tuple(
@@ -279,7 +308,10 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
             f"{found.path}: {found.sentence}, without a stream or a Raft group in it",
             "look for its streams in copies and backups; a server that starts on it begins anew",
         )
-    return Source(found, request.read_options, found.path, streams=streams, raft_groups=groups, flaws=flaws)
+    notes = [copy_note(*each) for each in copies.items()]
+    return Source(
+        found, request.read_options, found.path, streams=streams, raft_groups=groups, notes=notes, flaws=flaws
+    )
 
 
 def joined(sources: Sequence[Source], *, alone: bool = True) -> Source:

@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
+from stantools.inspection import stream_verify
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.report import NextStep
 from stantools.inspection.source_queries import scan_source
 from stantools.inspection.stream_verify import StreamsVerdict
 from stantools.sources.door import open_source
-from stantools.sources.source import SourceRequest
+from stantools.sources.source import Source, SourceRequest
 from stantools.store.ranges import Ranges
 from stantools.store.read_options import ReadOptions
 from stantools.streamfiles import highwayhash, kernels
@@ -385,3 +387,18 @@ def test_sequences_that_were_given_twice(golden_jetstream: Path, tmp_path: Path)
     code, said, _ = verify(store, "-o", "json")
     assert code == 1
     assert next((each["code"], each["seq"]) for each in json.loads(said)["findings"]) == ("js-block-order", 131)
+
+
+def test_the_safe_step_is_looked_for_where_it_is_needed(
+    golden_jetstream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def safe_step(source: Source, text: str) -> NextStep:
+        asked.append(source.path)
+        return NextStep(text)
+
+    monkeypatch.setattr(stream_verify, "safe_step", safe_step)
+    clean, damaged = (golden_jetstream / case / "store" for case in ("ok_basic15", "dmg_flip_payload_noidx"))
+    assert scan_source(open_source(clean)).clean and not asked
+    assert not scan_source(open_source(damaged)).clean and asked == [damaged]

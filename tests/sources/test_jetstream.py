@@ -244,3 +244,42 @@ def test_a_node_whose_streams_were_deleted_as_orphans_is_not_healthy(golden_jets
     done = CliRunner().invoke(cli, ["forecast", str(nodes / "n1")], prog_name="stantools")
     assert done.exit_code == 1 and "Only Raft logs are here of $G/ORDERS" in " ".join(done.stdout.split())
     assert open_source(golden_jetstream / "cl_ok_15/store/n1").logged_streams() == []
+
+
+@pytest.mark.parametrize("lost", ["", "n1", "n1.copy"], ids=["whole", "node without meta group", "copy without it"])
+def test_a_copy_of_a_node_is_no_node(golden_jetstream: Path, tmp_path: Path, lost: str) -> None:
+    """As the advice to copy the directories first makes them: neither its vote nor its streams count twice."""
+    place = shutil.copytree(golden_jetstream / "cl_meta_old/store", tmp_path / "nodes")
+    plain = {verb: run_json(verb, place) for verb in ("info", "verify", "forecast", "doctor")}
+    nodes = recognise(place).sentence
+    for name in ("n1.copy", "n1 (copy)"):
+        shutil.copytree(place / "n1", place / name)
+    if lost:
+        shutil.rmtree(place / lost / "jetstream/$SYS/_js_/_meta_")
+    assert ", 3 nodes of" in nodes and recognise(place).sentence == f"{nodes}, and 2 copies of a node"
+    source = open_source(place)
+    assert {each.node for each in source.raft_groups} == {each.node for each in source.streams} == {"n1", "n2", "n3"}
+    assert [str(place / name) in note for name, note in zip(("n1.copy", "n1 (copy)"), source.notes, strict=True)]
+    if lost != "n1":
+        for verb, before in plain.items():
+            assert run_json(verb, place) == before, verb
+    named = [place / each for each in ("n1", "n2", "n3")]
+    assert run_json("forecast", *named, place / "n1.copy") == run_json("forecast", *named)
+
+
+def run_json(*words: str | Path) -> Any:
+    done = CliRunner().invoke(cli, [*map(str, words), "-o", "json"], prog_name="stantools")
+    assert done.exit_code in (0, 1), done.output
+    document = json.loads(done.stdout)
+    document.pop("seconds", None)
+    return document
+
+
+def test_only_groups_tell_that_a_node_is_a_copy(golden_jetstream: Path, tmp_path: Path) -> None:
+    """Streams are equal on all nodes, and files of zeros on all disks: without a group of its own, a node counts."""
+    place = shutil.copytree(golden_jetstream / "cl_sys_lost_all/store", tmp_path / "nodes")
+    assert jetstream.node_copies(jetstream.node_places(place)) == {}
+    place = shutil.copytree(golden_jetstream / "cl_ok_15/store", tmp_path / "zeros")
+    for each in place.glob("*/jetstream/$SYS/_js_/*/meta.inf"):
+        each.write_bytes(bytes(each.stat().st_size))
+    assert jetstream.node_copies(jetstream.node_places(place)) == {}

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
 
 from stantools.inspection.source_queries import source_overview
 from stantools.inspection.stream_overview import stream_overviews
-from stantools.pipeline.jobs.stores import JobResult
+from stantools.pipeline.jobs.stores import JobResult, map_stores
 from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead
-from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.sources.source import Source
 from stantools.store.limits import StoreLimits
-from stantools.work import Work, WorkFailure
-
-_REMEDY = "name the directory given to the server as -dir; `stantools stats` counts the messages of anything"
+from stantools.work import Work
 
 
 @dataclass
@@ -63,31 +60,13 @@ def run_info(
     progress: Callable[[int], object] | None = None,
 ) -> JobResult[StoreOverview]:
     """Reads stores without their messages; `progress` is called with the number of finished stores."""
-    result = JobResult[StoreOverview](failed=list(failed))
-    stores = []
-    for each in found:
-        if each.loose is None and not is_remote(each.ref.root):
-            if not each.source or each.source.matches(options.channels):
-                stores.append(each)
-            continue
-        what = "is at a URL" if is_remote(each.ref.root) else "holds slices, but is not a store"
-        result.failed.append(FailedRead(each.shown, f"{each.shown}: {what}", _REMEDY))
-    overviews: dict[int, StoreOverview] = {}
-    for number, done in work.map(partial(_overview, options=options, limits=limits), stores):
-        if isinstance(done, WorkFailure):
-            result.failed.append(FailedRead.of(stores[number].shown, done))
-        else:
-            overviews[number] = done
-        if progress:
-            progress(1)
-    result.stores = [overviews[number] for number in sorted(overviews)]
-    return result
+    chosen = [each for each in found if not each.source or each.source.matches(options.channels)]
+    return map_stores(work, partial(_overview, options=options, limits=limits), chosen, failed, progress=progress)
 
 
 def _overview(store: FoundStore, options: TableOptions, limits: StoreLimits | None) -> StoreOverview:
     """In a task: the overview of one store."""
-    source = store.opened()
-    source = replace(source, read_options=replace(source.read_options, encryption_key=options.key.key()))
+    source = store.opened_in_task(options)
     if source.holds_streams:
         return _of_streams(source, options.channels)
     result, node = source_overview(source, patterns=options.channels, limits=limits, free_pages=True)

@@ -65,16 +65,11 @@ class Sources:
             if source and Capability.MIGRATION not in source.found.kind.capabilities:
                 failed.append(FailedRead.of(root, source.found.refusal(Capability.MIGRATION)))
                 continue
-            if store.streams:
-                stores.append(UnplannedStore(store, store.streams.data_size()))
-                continue
-            if loose or is_remote(store.ref.root):
+            if not store.streams and (loose or is_remote(store.ref.root)):
                 what = "is a single slice or a directory of slices" if loose else "is not on a file system"
                 failed.append(FailedRead(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
                 continue
-            # as far as they can be listed
-            size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
-            stores.append(UnplannedStore(store, size))
+            stores.append(UnplannedStore(store, store.data_size(self.options.channels)))
         return stores, failed
 
 

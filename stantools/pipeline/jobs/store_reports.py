@@ -1,4 +1,4 @@
-"""The reports of verify, info, diff, salvage and migrate for many stores: a line for each, then those with problems."""
+"""The reports of verbs over many stores: a line or a verdict for each, then those with problems."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any
 
 from stantools.errors import ExitCode
 from stantools.escaping import escape
+from stantools.inspection.advice import Health
+from stantools.inspection.diagnosis_report import ROLES
 from stantools.inspection.overview_report import CHANNEL_COLUMNS
 from stantools.inspection.report import (
     DIFFERENCE_COLUMNS,
     FINDING_COLUMNS,
+    NextStep,
     Report,
     ReportRemark,
     ReportSection,
     ReportTable,
     columns,
+    command_line,
     finding_records,
     place_text,
 )
@@ -34,6 +38,7 @@ from stantools.migration.plan.migration_plan import Remark
 from stantools.migration.proof.stores import in_both
 from stantools.notation import and_more, counted, format_size
 from stantools.pipeline.jobs.diff import PairDifference
+from stantools.pipeline.jobs.doctor import StoreDiagnosis
 from stantools.pipeline.jobs.info import StoreOverview
 from stantools.pipeline.jobs.migrate import MigrateResult
 from stantools.pipeline.jobs.migrateplans import PlannedStore
@@ -114,6 +119,25 @@ def _verified(store: StoreVerdict) -> tuple[Any, ...]:
         warnings or None,
         "clean" if store.clean else "not read" if verdict.clean else "not clean",
     )
+
+
+def doctor_stores_report(result: JobResult[StoreDiagnosis]) -> Report:
+    """The verdict on each store with the next step, and the number of stores of each state, the worst first."""
+    stores = result.stores
+    report = Report(code=result.exit_code, document=result.as_json, role="good" if result.clean else "bad")
+    for each in stores:
+        section = ReportSection(each.root, f"{each.state.value}: {each.document['verdict']}", ROLES[each.state])
+        section.apart, section.store = each is not stores[0], each.root
+        step = each.document["next"]
+        command = step.get("command")
+        lines = [command_line(*command)] if command else step.get("commands", ())
+        section.next.append(NextStep(step["text"], lines))
+        report.sections.append(section)
+    counts = [(sum(each.state is state for each in stores), state.value) for state in reversed(Health)]
+    counts.append((len(result.failed), "cannot be read"))
+    parts = ", ".join(f"{count} {what}" for count, what in counts if count)
+    report.verdict = f"{counted(len(stores) + len(result.failed), 'store')}: {parts}"
+    return report
 
 
 def info_stores_report(result: JobResult[StoreOverview]) -> Report:

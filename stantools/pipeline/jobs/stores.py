@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -11,13 +11,16 @@ from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
 from stantools.inspection.survey_jobs import ChannelRef, survey_each, survey_itself
+from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import listed
 from stantools.pipeline.tables.model import FailedRead
+from stantools.pipeline.tables.remote import is_remote
 from stantools.progress import Progress
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import Datastore
 from stantools.work import Work, WorkFailure
 
+_REMEDY = "name the directory given to the server as -dir; `stantools stats` counts the messages of anything"
 #: The worst first.
 _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.USAGE, ExitCode.FINDINGS, ExitCode.LOSS)
 
@@ -58,6 +61,35 @@ class JobResult(Generic[S]):
             "stores": [store.as_json() for store in self.stores],
             "failed": [each.as_json() for each in self.failed],
         }
+
+
+def map_stores(
+    work: Work,
+    function: Callable[[FoundStore], S],
+    found: Sequence[FoundStore],
+    failed: Sequence[FailedRead],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> JobResult[S]:
+    """Runs a function for each whole store of this machine; `progress` is called with the number of finished stores."""
+    result = JobResult[S](failed=list(failed))
+    stores = []
+    for each in found:
+        if each.loose is None and not is_remote(each.ref.root):
+            stores.append(each)
+            continue
+        what = "is at a URL" if is_remote(each.ref.root) else "holds slices, but is not a store"
+        result.failed.append(FailedRead(each.shown, f"{each.shown}: {what}", _REMEDY))
+    results: dict[int, S] = {}
+    for number, done in work.map(function, stores):
+        if isinstance(done, WorkFailure):
+            result.failed.append(FailedRead.of(stores[number].shown, done))
+        else:
+            results[number] = done
+        if progress:
+            progress(1)
+    result.stores = [results[number] for number in sorted(results)]
+    return result
 
 
 def channels_of(

@@ -116,12 +116,23 @@ class FoundStore:
         store = open_datastore(path, Crc(self.ref.polynomial))
         return Source(RecognisedPath(STORE, path, stores=(path,)), ReadOptions(self.ref.polynomial), path, store)
 
+    def opened_in_task(self, options: TableOptions) -> Source:
+        """The same, with the key, which a task looks up where it runs."""
+        source = self.opened()
+        return replace(source, read_options=replace(source.read_options, encryption_key=options.key.key()))
+
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[ListedChannel | FailedRead]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
         if self.loose is not None:
             yield from (each for each in self.loose if _matches(each.name, patterns))
             return
         yield from listed(self._channel, [name for name in self.channel_names if _matches(name, patterns)])
+
+    def data_size(self, patterns: tuple[str, ...] = ()) -> int:
+        """Returns the bytes of its streams, or of its channels as far as they can be listed."""
+        if self.streams:
+            return self.streams.data_size()
+        return sum(each.size() for each in self.channels(patterns) if isinstance(each, ListedChannel))
 
     def _channel(self, name: str) -> ListedChannel | FailedRead:
         directory = self.place.join(self.ref.root, name)

@@ -46,8 +46,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory, golden_clusters: Path) -> 
     return kinds | {"channel": channel, "node": golden_clusters / "snapshots" / "nodes" / "a"}
 
 
-@pytest.mark.parametrize("verb", ["verify", "info"])
+@pytest.mark.parametrize("verb", ["verify", "info", "doctor"])
 def test_each_of_several_is_what_it_is_alone(verb: str, sources: dict[str, Path]) -> None:
+    sources = {kind: each for kind, each in sources.items() if verb != "doctor" or kind != "channel"}
     together = document(verb, *sources.values())
     assert together["failed"] == []
     for kind, said in zip(sources, together["stores"], strict=True):
@@ -67,6 +68,28 @@ def test_findings_and_channels_name_their_store(verb: str, sources: dict[str, Pa
     assert header.startswith("store,")
     alone = [f"{path},{line}" for path in pair for line in run(verb, path, "-o", "csv").stdout.splitlines()[1:]]
     assert lines == alone and lines
+
+
+def test_the_verdict_on_each_store_then_the_sum(sources: dict[str, Path], golden_jetstream: Path) -> None:
+    """The worst of their codes, and the command for each; with a source that no server starts on."""
+    streams = golden_jetstream / "dmg_flip_payload_noidx/store"
+    named = [sources["whole"], sources["damaged"], sources["node"], streams]
+    alone = [run("doctor", each).stdout for each in named]
+    done = run("doctor", *named, sources["channel"])
+    assert done.exit_code == ExitCode.FINDINGS and "cannot be used for a start of the server" in done.stderr
+    *verdicts, total = done.stdout.split("\n\n")
+    *last, total = total.splitlines()
+    for path, verdict, whole in zip(named, [*verdicts, "\n".join(last)], alone, strict=True):
+        said, joined = (" ".join(each.split()) for each in (verdict, whole))
+        assert said.startswith(f"{path}: ") and said.partition(" next: ")[0].split("; ")[0] in joined
+        assert said.partition(" next: ")[2] in joined and " next: " in said
+    assert total == "5 stores: 1 in danger, 1 damaged, 2 healthy, 1 cannot be read"
+    assert run("doctor", sources["whole"], sources["node"]).exit_code == ExitCode.CLEAN
+
+
+def test_a_folder_of_nodes_is_each_of_its_nodes(sources: dict[str, Path]) -> None:
+    nodes = sources["node"].parent
+    assert [each["store"] for each in document("doctor", nodes)["stores"]] == [str(nodes / each) for each in "abc"]
 
 
 def test_a_source_that_cannot_be_read_stops_no_other(sources: dict[str, Path], tmp_path: Path) -> None:
