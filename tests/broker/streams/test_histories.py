@@ -118,8 +118,9 @@ def _counts_what_a_purge_took(found: DifferenceError) -> bool:
 
 
 def _acknowledges_pending_ones(found: DifferenceError) -> bool:
-    """A purge of a pattern took a message in the middle of those that wait for an acknowledgement."""
-    if not _purges(found.step, "filter") or not isinstance(found.ours, dict):
+    """A purge of a pattern, or a roll-up, took a message in the middle of those that wait for an acknowledgement."""
+    rolled = found.step is not None and "Nats-Rollup" in found.step.values.get("headers", ())
+    if not (rolled or _purges(found.step, "filter")) or not isinstance(found.ours, dict):
         return False
     return all(name.endswith(".ack_floor") and own[:1] < other[:1] for name, own, other in found.differing())
 
@@ -142,9 +143,16 @@ def _does_not_copy(found: DifferenceError) -> bool:
     return limited and all(name.startswith("stream.") and not other for name, _, other in found.differing())
 
 
+def _fetches(found: DifferenceError) -> bool:
+    """Returns whether both answered a fetch, and their answers differ, not their states after it."""
+    if found.step is None or found.step.kind != "fetch" or isinstance(found.ours, dict):
+        return False
+    return "silence" not in (*found.ours[:1], *found.theirs[:1])
+
+
 def _forgets_what_is_queued(found: DifferenceError) -> bool:
     """A purge or a roll-up came while messages were queued for their next delivery; ours delivers them."""
-    if found.step is None or found.step.kind != "fetch" or "silence" in (found.ours[:1] + found.theirs[:1]):
+    if not _fetches(found):
         return False
     if not any(each.kind == "purge" or "Nats-Rollup" in each.values.get("headers", ()) for each in found.before):
         return False
@@ -154,7 +162,7 @@ def _forgets_what_is_queued(found: DifferenceError) -> bool:
 
 def _moves_a_redelivery_back(found: DifferenceError) -> bool:
     """A request ended without the redelivery that it was looked at for; ours is still the first of the queue."""
-    if found.step is None or found.step.kind != "fetch" or "silence" in (found.ours[:1] + found.theirs[:1]):
+    if not _fetches(found):
         return False
     ended = [each.values["body"] for each in found.before if each.kind == "fetch" and each.values["body"]]
     if not any(body.get("expires", 0) < 0 or "max_bytes" in body for body in ended):
@@ -184,8 +192,8 @@ KNOWN: Final = {
     "real servers go on counting what a purge took that keeps some messages, until the next start": (
         _counts_what_a_purge_took
     ),
-    "real servers raise the floor of acknowledgements over pending messages, if a purge of a pattern takes one after "
-    "them": _acknowledges_pending_ones,
+    "real servers raise the floor of acknowledgements over pending messages, if a purge of a pattern or a roll-up "
+    "takes one after them": _acknowledges_pending_ones,
     "real servers count only the last message of each subject, when a purge has them count anew what is left for a "
     "consumer that began with these": _counts_lasts_only,
     "real servers do not copy a stream with limits for its consumers": _does_not_copy,
