@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ needs_server = pytest.mark.skipif(
 _TOGETHER: Final = 4
 #: Seconds after which nothing more comes, first, and where a history has failed.
 _QUIET, _QUIETER = 0.7, 3.0
+#: Seconds after the beginning in which histories are shortened: more take too long on a busy machine.
+_SHORTENING: Final = 900
 #: Seconds in which servers have kept what is not kept at once.
 _KEPT: Final = 2.5
 
@@ -297,15 +300,15 @@ def shorter(history: History) -> Iterator[History]:
         size //= 2
 
 
-async def shorten(two: Pair, history: History, tries: int) -> History:
-    """Returns the shortest history that still fails, as far as one is found in some tries."""
+async def shorten(two: Pair, history: History, end: float) -> History:
+    """Returns the shortest history that still fails, as far as one is found before a moment of the clock."""
     number = 0
     found = True
     while found:
         found = False
         for less in shorter(history):
             number += 1
-            if number > tries:
+            if time.monotonic() > end:
                 return history
             [one] = await play(two, [less], f"s{number}x", _QUIETER)
             if one.difference is not None:
@@ -314,9 +317,10 @@ async def shorten(two: Pair, history: History, tries: int) -> History:
     return history
 
 
-async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int, tries: int = 40) -> list[str]:
+async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int) -> list[str]:
     """Plays the histories of some seeds and returns the differences."""
     differences: list[str] = []
+    end = time.monotonic() + _SHORTENING
     async with pair(folder) as two:
         played = await play(two, [make(seed, parts, size) for seed in seeds], "h", _QUIET)
         for row, slow in enumerate(each for each in played if each.slow):
@@ -326,7 +330,7 @@ async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int,
             # A difference of timing does not happen again.
             [again] = await play(two, [different.history], f"r{row}x", _QUIETER)
             if again.difference is not None:
-                least = await shorten(two, different.history, tries)
+                least = await shorten(two, different.history, end)
                 steps = [f"  {step}" for part in least.parts for step in (*part, "-- servers end and start again")]
                 differences.append("\n".join((str(again.difference), "shortened:", *steps[:-1])))
         logged = [line for line in two.ours.said().splitlines() if "[ERR]" in line or "Traceback" in line]
