@@ -111,13 +111,16 @@ class Consumer:
         self.delivered, self.floor = (0, 0), (0, 0)
         #: unacknowledged messages by stream sequence, in the order of their first deliveries
         self.pending: OrderedDict[int, UnackedDelivery] = OrderedDict()
-        self.redeliveries: dict[int, int] = {}  #: redeliveries by stream sequence
+        #: redeliveries by stream sequence; 1 as well for a message of a stream that deletes acknowledged messages, if
+        #: it was given up after its only delivery
+        self.redeliveries: dict[int, int] = {}
         self.changed = True  #: whether the state has changed since it was last stored
         self._paused = False
         self.event = event
         self._filter = stream.store.contents.filter(config.filters)
         self._redelivery_queue: OrderedDict[int, None] = OrderedDict()
         self._deadlines: list[tuple[int, int]] = []
+        self._last_deadlines: list[tuple[int, int]] = []  #: of messages that are given up then
         #: The last messages of their subjects, delivered before `_position`.
         self._last_per_subject, self._position = start.last_per_subject, start.position
         self._lookahead: deque[int] = deque()
@@ -152,8 +155,10 @@ class Consumer:
         self.redeliveries = dict(state.redelivered)
         for sequence, (number, time) in sorted(state.pending.items()):
             self.pending[sequence] = UnackedDelivery(number, time)
-        # Messages due at the next delivery come in the order of their sequences.
-        self._deadlines = [(_RESTORED, sequence) for sequence in self.pending]
+        for sequence in self.pending:
+            # Messages due at the next delivery come in the order of their sequences.
+            last = self._is_last_delivery(sequence)
+            self._schedule(sequence, self._due_time(sequence) if last else _RESTORED)
         self.changed = False
         self.shrunk(_MAX_SEQUENCE)
 
@@ -163,8 +168,10 @@ class Consumer:
         self.config = config
         self._lookahead.clear()
         self._count()
-        self._deadlines = [(self._due_time(sequence), sequence) for sequence in self.pending]
-        heapq.heapify(self._deadlines)
+        self._deadlines.clear()
+        self._last_deadlines.clear()
+        for sequence in self.pending:
+            self._schedule(sequence, self._due_time(sequence))
 
     # Next messages
 
@@ -184,6 +191,7 @@ class Consumer:
 
     def next(self, now: int) -> tuple[int, int] | None:
         """Returns the sequence of the next message, and the number of this delivery of it; None if there is none."""
+        self.give_up(now)
         self._paused = self.config.pause_until > now
         if self._paused:
             return None
@@ -195,10 +203,7 @@ class Consumer:
                 count = self.redeliveries.get(sequence, 0) + 2
                 if not 0 < limit < count:
                     return sequence, count
-                del self.pending[sequence]
-                self.changed = True
-                deliveries = self.redeliveries.get(sequence, 0) + 1
-                self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
+                self._give_up(sequence)
             del self._redelivery_queue[sequence]
         if self.full:
             return None
@@ -245,7 +250,7 @@ class Consumer:
         self.redeliveries[sequence] = count - 1
         self.delivered = (self.delivered[0] + 1, self.delivered[1])
         self.pending[sequence].time = now
-        heapq.heappush(self._deadlines, (self._due_time(sequence), sequence))
+        self._schedule(sequence, self._due_time(sequence))
 
     def sent(self, sequences: Sequence[int], now: int) -> None:
         """Records the first delivery of messages that `next` or `upcoming` returned, from the first one on."""
@@ -259,9 +264,10 @@ class Consumer:
         else:
             backoff = self.config.backoff
             due = now + (backoff[0] if backoff else self.config.ack_wait)
+            deadlines = self._last_deadlines if self.config.max_deliver == 1 else self._deadlines
             for row, sequence in enumerate(sequences, number):
                 self.pending[sequence] = UnackedDelivery(row, now)
-                heapq.heappush(self._deadlines, (due, sequence))
+                heapq.heappush(deadlines, (due, sequence))
 
     def _advance(self, sequences: Sequence[int]) -> None:
         count, ahead = len(sequences), self._lookahead
@@ -294,7 +300,39 @@ class Consumer:
             wait = backoff[min(self.redeliveries.get(sequence, 0), len(backoff) - 1)]
         return self.pending[sequence].time + wait
 
+    def _is_last_delivery(self, sequence: int) -> bool:
+        """Returns whether an unacknowledged message is given up when its wait is over, without a further look at it.
+
+        Servers count one delivery less once a message was delivered twice: then only `next` gives it up.
+        """
+        return 0 < self.config.max_deliver <= max(self.redeliveries.get(sequence, 0), 1)
+
+    def _schedule(self, sequence: int, due: int) -> None:
+        deadlines = self._last_deadlines if self._is_last_delivery(sequence) else self._deadlines
+        heapq.heappush(deadlines, (due, sequence))
+
+    def give_up(self, now: int) -> None:
+        """Gives up messages whose last delivery was not acknowledged in time: also when paused, or without clients."""
+        while self._last_deadlines and self._last_deadlines[0][0] <= now:
+            _, sequence = heapq.heappop(self._last_deadlines)
+            if sequence not in self.pending or sequence in self._redelivery_queue:
+                continue
+            if (due := self._due_time(sequence)) > now:
+                self._schedule(sequence, due)
+            else:
+                self._give_up(sequence)
+
+    def _give_up(self, sequence: int) -> None:
+        """Ends the deliveries of a message, which stays in a stream that deletes acknowledged messages."""
+        deliveries = self.redeliveries.get(sequence, 0) + 1
+        del self.pending[sequence]
+        if self.stream.config.retention != "limits":
+            self.redeliveries[sequence] = max(deliveries - 1, 1)
+        self.changed = True
+        self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
+
     def _collect_due(self, now: int) -> None:
+        self.give_up(now)
         found: list[tuple[int, int]] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             time, sequence = heapq.heappop(self._deadlines)
@@ -310,12 +348,19 @@ class Consumer:
 
     @property
     def due(self) -> int:
-        """Time (ns since 1970) of the earliest redelivery, or the end of the pause; 0 for never."""
-        if self._paused:
-            return self.config.pause_until
-        while self._deadlines and self._deadlines[0][1] not in self.pending:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else 0
+        """Time (ns since 1970) of the earliest redelivery or of the end of the pause, or `end_due`; 0 for never."""
+        next_delivery = self.config.pause_until if self._paused else self._earliest(self._deadlines)
+        return min((time for time in (next_delivery, self.end_due) if time), default=0)
+
+    @property
+    def end_due(self) -> int:
+        """Time (ns since 1970) at which the next message is given up; 0 for never."""
+        return self._earliest(self._last_deadlines)
+
+    def _earliest(self, deadlines: list[tuple[int, int]]) -> int:
+        while deadlines and deadlines[0][1] not in self.pending:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else 0
 
     def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
         """Acknowledges a message, with policy `all` all before it as well. Returns the acknowledged sequences."""
@@ -329,10 +374,14 @@ class Consumer:
                 self.redeliveries.pop(first, None)
             self.floor = (min(number, self.delivered[0]), sequence)
         else:
-            if sequence not in self.pending:
+            if sequence in self.pending:
+                self._remove_pending(sequence)
+            elif sequence <= self.delivered[1]:
+                # Work that was done late is done.
+                self.redeliveries.pop(sequence, None)
+            else:
                 return []
             done = [sequence]
-            self._remove_pending(sequence)
         self._active_ack = now
         self.changed = True
         return done
@@ -350,14 +399,14 @@ class Consumer:
 
     def refuse(self, sequence: int, delay: int, now: int) -> bool:
         """Schedules a redelivery after `delay` (ns). Returns whether the message was unacknowledged."""
+        self._collect_due(now)
         waiting = self.pending.get(sequence)
         if waiting is None:
             return False
         self.changed = True
-        self._collect_due(now)
         if delay > 0:
             waiting.time += now + delay - self._due_time(sequence)
-            heapq.heappush(self._deadlines, (now + delay, sequence))
+            self._schedule(sequence, now + delay)
             self._redelivery_queue.pop(sequence, None)
         else:
             self._redelivery_queue.setdefault(sequence)
@@ -365,8 +414,8 @@ class Consumer:
 
     def in_progress(self, sequence: int, now: int) -> None:
         """Restarts the acknowledgement wait of a message."""
+        self._collect_due(now)
         if sequence in self.pending:
-            self._collect_due(now)
             self.pending[sequence].time = now
 
     @property
@@ -398,6 +447,8 @@ class Consumer:
         if sequence in self.pending:
             self._remove_pending(sequence)
             self.changed = True
+        elif self.config.max_deliver == 1:
+            self.redeliveries.pop(sequence, None)
 
     def shrunk(self, below: int) -> None:
         contents = self.stream.store.contents
@@ -462,7 +513,7 @@ class Consumer:
             "delivered": place(self.delivered, self._active_delivery),
             "ack_floor": place(self.floor, self._active_ack),
             "num_ack_pending": len(self.pending),
-            "num_redelivered": len(self.redeliveries),
+            "num_redelivered": 0 if self.config.max_deliver == 1 else len(self.redeliveries),
             "num_waiting": 0,
             "num_pending": self.num_pending,
             "ts": time_text(now),

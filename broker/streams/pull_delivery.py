@@ -102,6 +102,7 @@ class PullDelivery(ConsumerDelivery):
 
     def run(self, now: int) -> bool:
         """Sends the available messages to the waiting requests."""
+        self.consumer.give_up(now)
         if 0 < self._next_check <= now:
             self._expire(now)
         if grouped := bool(self.consumer.config.priority_policy):
@@ -223,7 +224,9 @@ class PullDelivery(ConsumerDelivery):
     def next_event(self) -> int:
         """Returns the time of the next end of a request, heartbeat or message; 0 for none."""
         pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
-        return self._earliest(self._next_check, pinned) if self._requests else pinned
+        if self._requests:
+            return self._earliest(self._next_check, pinned)
+        return min((time for time in (pinned, self.consumer.end_due) if time), default=0)
 
     def close(self, reason: str) -> None:
         for request in self._requests:

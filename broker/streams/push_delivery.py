@@ -48,6 +48,7 @@ class PushDelivery(ConsumerDelivery):
 
     def run(self, now: int) -> bool:
         """Sends the available messages."""
+        self.consumer.give_up(now)
         active = self.is_used(now)
         if active != self.active:
             self.active = active
@@ -112,7 +113,7 @@ class PushDelivery(ConsumerDelivery):
     def next_event(self) -> int:
         """Returns the time of the next heartbeat or message; 0 for none."""
         if not self.active:
-            return 0
+            return self.consumer.end_due
         return self._earliest(self._beat if self.consumer.config.idle_heartbeat else 0)
 
     def close(self, reason: str) -> None:

@@ -276,5 +276,20 @@ RETENTION = [
     of("INFO", "I", {"deleted_details": True}),
     update("I", subjects=["i.>"], storage="memory", retention="limits"),
     of("INFO", "I"),
+    # Given up while nobody asks, and acknowledged after that.
+    create("L", subjects=["l.>"], storage="memory", retention="workqueue"),
+    *fill("l", 6),
+    durable("L", "c", durable_name="c", ack_policy="explicit", max_deliver=1, ack_wait=200_000_000),
+    durable("I", "wait", durable_name="wait", ack_policy="none", deliver_policy="new"),
+    pull("L", "c", "3", 3),
+    pull("I", "wait", {"batch": 1, "expires": 1_500_000_000}, 1),
+    info("L", "c"),
+    ack("L", "c", 2, 2),
+    of("INFO", "L", {"deleted_details": True}),
+    ack("L", "c", 1, 1, "+TERM"),
+    ack("L", "c", 3, 3, "-NAK"),
+    ack("L", "c", 5, 5),
+    of("INFO", "L", {"deleted_details": True}),
+    info("L", "c"),
 ]
 STEPS = [*CONFIGS, *PULLS, *RETENTION]

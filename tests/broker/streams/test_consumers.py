@@ -168,6 +168,71 @@ def test_what_is_not_acknowledged_comes_again_and_at_last_no_more() -> None:
     assert world.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "paused", "unsubscribed", "restarted", "limit lowered"])
+def test_a_message_is_given_up_although_nobody_asks(tmp_path: Path, meanwhile: str) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    limit = {"max_deliver": 2 if meanwhile == "limit lowered" else 1, "max_ack_pending": 2}
+    config = {"durable_name": "c", "ack_policy": "explicit", "ack_wait": 2 * SECOND, **limit}
+    if meanwhile == "unsubscribed":
+        config["deliver_subject"] = "to"
+    world.consumer("S", "c", **config)
+    for _ in range(3):
+        world.publish("s")
+    if meanwhile == "unsubscribed":
+        world.bus.come(b"to")
+        world.settle()
+        assert len(world.came(b"to")) == 2
+        world.bus.go(b"to")
+    else:
+        assert len(world.pull("S", "c", {"batch": 2})) == 2
+    advisories = b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c"
+    world.bus.come(advisories)
+    if meanwhile == "paused":
+        world.api("CONSUMER.PAUSE.S.c", {"pause_until": "2100-01-01T00:00:00Z"})
+    elif meanwhile == "restarted":
+        world.restart()
+        world.bus.come(advisories)
+    elif meanwhile == "limit lowered":
+        world.consumer("S", "c", **config | {"max_deliver": 1})
+    # After a restart the wait began with the second in which the messages were sent.
+    world.pass_time(900_000_000)
+    assert world.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 2
+    world.pass_time(1_200_000_000)
+    assert len(world.came(advisories)) == 2
+    found = world.api("CONSUMER.INFO.S.c")
+    assert (found["num_ack_pending"], found["num_redelivered"], found["num_pending"]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@pytest.mark.parametrize("deliveries", [1, 2])
+@pytest.mark.parametrize("word", [b"+ACK", b"+TERM", b"+NXT"])
+def test_work_that_is_done_late_is_done(tmp_path: Path, retention: str, deliveries: int, word: bytes) -> None:
+    """A message that was given up stays, also when others need it no more, until it is acknowledged."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], retention=retention)
+    config = {"ack_policy": "explicit", "ack_wait": SECOND}
+    world.consumer("S", "c", durable_name="c", max_deliver=deliveries, **config)
+    if retention == "interest":
+        world.consumer("S", "other", durable_name="other", **config)
+    for _ in range(5):
+        world.publish("s")
+    for _ in range(deliveries):
+        assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+        world.pass_time(2 * SECOND)
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    if retention == "interest":
+        assert len(world.pull("S", "other", {"batch": 5, "no_wait": True})) == 5
+        for sequence in range(1, 6):
+            world.ask(f"$JS.ACK.S.other.1.{sequence}.{sequence}.0.0", b"+ACK")
+    world.restart()
+    assert world.state("S")["messages"] == 5
+    world.ask(f"$JS.ACK.S.c.{deliveries}.2.{2 * deliveries}.0.0", word)
+    assert world.api("STREAM.INFO.S", {"deleted_details": True})["state"]["deleted"] == [2]
+    world.ask("$JS.ACK.S.c.1.5.9.0.0", b"+ACK")  # not delivered yet
+    assert world.state("S")["messages"] == 4
+
+
 @pytest.mark.parametrize("step", ["purge", "purge up to a sequence", "purge but one", "roll-up"])
 def test_pending_messages_of_other_filters_outlive_a_purge_of_one(step: str) -> None:
     world = World()
