@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -318,3 +319,44 @@ def test_samples_with_a_server(tmp_path: Path, name: str) -> None:
     finally:
         process.kill()
         process.stderr.close()
+
+
+def test_the_time_of_a_check_is_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the alarm comes while the first one is handled, or in the last moment of a check that is complete."""
+    set_timer, interruptions = signal.setitimer, list[int]()
+
+    def handler(number: int, _frame: object) -> None:
+        interruptions.append(number)
+
+    def set_late(which: int, seconds: float, interval: float = 0.0) -> None:
+        if seconds:
+            return  # the alarms of this test are its own
+        signal.raise_signal(signal.SIGALRM)
+        set_timer(which, 0)
+
+    monkeypatch.setattr(signal, "setitimer", set_late)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        check_alarms(handler)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not interruptions
+
+
+def check_alarms(handler: object) -> None:
+    with guard._deadline(0):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is handler
+    noticed: list[str] = []
+    with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        finally:
+            signal.raise_signal(signal.SIGALRM)
+            noticed.append("undone")
+    assert noticed == ["undone"] and signal.getsignal(signal.SIGALRM) is handler
+    # A library that handles everything does not make the check endless.
+    with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGALRM)
+        signal.raise_signal(signal.SIGALRM)
