@@ -250,8 +250,8 @@ def _deadline(seconds: float) -> Iterator[None]:
             before(number, frame)
 
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), _REPEAT_SECONDS)
     try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), _REPEAT_SECONDS)
         yield
     finally:
         over = True  # an alarm in the last moment must not raise

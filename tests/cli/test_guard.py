@@ -159,6 +159,10 @@ def test_what_was_not_checked_in_time_is_said(tmp_path: Path) -> None:
     found = run_guard(store, "--within", "0s", "--", "echo", "started")
     assert (found.returncode, found.stdout) == (0, "started\n")
     assert "NOT CHECKED" in found.stderr
+    # What is unknown may destroy something.
+    found = run_guard(store, "--within", "0s", "--copy-to", tmp_path / "copy", "--", "echo", "started")
+    assert (found.returncode, found.stdout) == (0, "started\n")
+    assert tree(tmp_path / "copy") == tree(store)
 
 
 def test_an_encrypted_stream_is_not_checked_without_its_key(tmp_path: Path) -> None:
@@ -328,16 +332,21 @@ def test_the_time_of_a_check_is_up_once(monkeypatch: pytest.MonkeyPatch) -> None
     def handler(number: int, _frame: object) -> None:
         interruptions.append(number)
 
+    at_once = False
+
     def set_late(which: int, seconds: float, interval: float = 0.0) -> None:
-        if seconds:
-            return  # the alarms of this test are its own
-        signal.raise_signal(signal.SIGALRM)
+        if at_once or not seconds:  # the alarms of this test are its own
+            signal.raise_signal(signal.SIGALRM)
         set_timer(which, 0)
 
     monkeypatch.setattr(signal, "setitimer", set_late)
     before = signal.signal(signal.SIGALRM, handler)
     try:
         check_alarms(handler)
+        at_once = True
+        with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+            pass
+        assert signal.getsignal(signal.SIGALRM) is handler
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not interruptions
