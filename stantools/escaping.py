@@ -41,7 +41,7 @@ def text(value: bytes) -> str:
 
 
 def escape(text: str | bytes) -> str:
-    r"""Makes a name or a payload safe to print: control characters and the like become `\xNN` or `\uNNNN`.
+    r"""Makes a name or a payload safe to print: control characters become `\xNN` or `\uNNNN`, other bytes `\xNN`.
 
     Terminal escapes, line breaks, bidirectional overrides and bytes that are not UTF-8 never pass. The backslash is
     doubled, so the result is unambiguous.
@@ -135,6 +135,6 @@ def _escape_character(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
-    if code <= 0xFF:
+    if code <= 0x7F:  # higher ones are several bytes in UTF-8
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{code:02x}")
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -238,23 +238,35 @@ def _run_check(
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Raises _TimeIsUp in the block when the time is over, again and again until it is noticed."""
-    end = time.monotonic() + seconds
+    """Raises _TimeIsUp in the block when the time is over, again and again until it is handled."""
+    end, over = time.monotonic() + seconds, False
     before = signal.getsignal(signal.SIGALRM)
 
     def ring(number: int, frame: FrameType | None) -> None:
         if time.monotonic() >= end:
-            raise _TimeIsUp
-        if callable(before):
+            if not (over or _is_handled()):
+                raise _TimeIsUp
+        elif callable(before):
             before(number, frame)
 
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), _REPEAT_SECONDS)
     try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), _REPEAT_SECONDS)
         yield
     finally:
+        over = True  # an alarm in the last moment must not raise
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _is_handled() -> bool:
+    """Returns whether a _TimeIsUp is on its way out of the block: another one would bypass its handlers."""
+    handled = sys.exception()
+    while handled is not None:
+        if isinstance(handled, _TimeIsUp):
+            return True
+        handled = handled.__context__
+    return False
 
 
 def _copy(source: Source, place: str, why: Sequence[str]) -> None:

@@ -406,7 +406,7 @@ def _diagnose(problem: BaseException, options: ConnectOptions, info: Mapping[str
 
 def _diagnose_certificate(options: ConnectOptions) -> tuple[str, str]:
     if options.tls_cert:
-        return "it does not accept client certificate", "give one that the server's authority has signed"
+        return "it does not accept the client certificate", "give one that the server's authority has signed"
     return "it requires a client certificate", "give one with --tls-cert and --tls-key"
 
 

@@ -29,6 +29,17 @@ _STATE: Final = b"\x2a\x01"
 _MAP, _RANGE = 0x16, 0x21
 _SECOND: Final = 1_000_000_000
 _MESSAGE: Final = struct.Struct("<Qq")
+#: what the content of an entry that is not as expected raises
+_UNREADABLE: Final = (
+    ArchiveError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
 class RaftOperation(enum.IntEnum):
@@ -103,7 +114,7 @@ def logged_stream(group: RaftGroup) -> LoggedStream:
                     single.append(sequence)
             elif operation == RaftOperation.PURGE:
                 _purge(found, json.loads(data))
-        except (ArchiveError, ValueError, IndexError, AttributeError, struct.error):
+        except _UNREADABLE:
             group.flaws.append(f"the entry at {entry.index} cannot be read")
     found.deleted = found.deleted | Ranges.of((each, each) for each in single if 0 < each <= MAX_SEQUENCE)
     return found
@@ -153,7 +164,7 @@ def _apply_state(found: LoggedStream, data: bytes) -> int:
                 gone.append(Ranges.of([(begin, begin + count - 1)]))
             else:
                 raise ArchiveError(f"a snapshot has deletions of kind {kind}")
-    except (ArchiveError, IndexError):
+    except (ArchiveError, IndexError, OverflowError):
         return 0
     found.deleted = Ranges.union([found.deleted, *gone])
     found.last, found.told = max(found.last, last), max(found.told, last)
@@ -259,7 +270,8 @@ def assignments(group: RaftGroup) -> dict[tuple[str, str], AssignedStream]:
         begin = group.snapshot.index
         for each in values:
             _assign(found, each)
-            for consumer in each.get("Consumers") or each.get("consumers") or ():
+            consumers = each.get("Consumers") or each.get("consumers")
+            for consumer in consumers if isinstance(consumers, list) else ():
                 if isinstance(consumer, dict):
                     _assign_consumer(found, {"client": each.get("client"), **consumer})
     for entry in group.entries:

@@ -105,6 +105,8 @@ def _timers(stream: StoredStream, last: int) -> Iterator[FileFlaw]:
                     yield FileFlaw(FlawKind.TIMER_INDEX, file, "it is missing")
                 continue
             index = read_timers(data, with_subjects=name == SCHEDULES_FILE)
+            if index.rest:
+                raise ArchiveError(f"its {len(index.entries)} entries end {index.rest} bytes before its end")
             if (sequence := max((each.sequence for each in index.entries), default=0)) > last:
                 raise ArchiveError(f"it names message {sequence}, the stream ends at {last}")
             if index.end != last + 1:

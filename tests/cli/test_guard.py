@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -158,6 +159,10 @@ def test_what_was_not_checked_in_time_is_said(tmp_path: Path) -> None:
     found = run_guard(store, "--within", "0s", "--", "echo", "started")
     assert (found.returncode, found.stdout) == (0, "started\n")
     assert "NOT CHECKED" in found.stderr
+    # What is unknown may destroy something.
+    found = run_guard(store, "--within", "0s", "--copy-to", tmp_path / "copy", "--", "echo", "started")
+    assert (found.returncode, found.stdout) == (0, "started\n")
+    assert tree(tmp_path / "copy") == tree(store)
 
 
 def test_an_encrypted_stream_is_not_checked_without_its_key(tmp_path: Path) -> None:
@@ -318,3 +323,49 @@ def test_samples_with_a_server(tmp_path: Path, name: str) -> None:
     finally:
         process.kill()
         process.stderr.close()
+
+
+def test_the_time_of_a_check_is_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the alarm comes while the first one is handled, or in the last moment of a check that is complete."""
+    set_timer, interruptions = signal.setitimer, list[int]()
+
+    def handler(number: int, _frame: object) -> None:
+        interruptions.append(number)
+
+    at_once = False
+
+    def set_late(which: int, seconds: float, interval: float = 0.0) -> None:
+        if at_once or not seconds:  # the alarms of this test are its own
+            signal.raise_signal(signal.SIGALRM)
+        set_timer(which, 0)
+
+    monkeypatch.setattr(signal, "setitimer", set_late)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        check_alarms(handler)
+        at_once = True
+        with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+            pass
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not interruptions
+
+
+def check_alarms(handler: object) -> None:
+    with guard._deadline(0):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is handler
+    noticed: list[str] = []
+    with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        finally:
+            signal.raise_signal(signal.SIGALRM)
+            noticed.append("undone")
+    assert noticed == ["undone"] and signal.getsignal(signal.SIGALRM) is handler
+    # A library that handles everything does not make the check endless.
+    with pytest.raises(guard._TimeIsUp), guard._deadline(0):
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGALRM)
+        signal.raise_signal(signal.SIGALRM)

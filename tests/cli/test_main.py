@@ -299,7 +299,7 @@ def test_output_in_a_poor_locale(golden: Path) -> None:
         ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
         ("back\\slash", "back\\\\slash"),
         ("\u202eevil", "\\u202eevil"),
-        ("\x9b31m", "\\x9b31m"),
+        ("\x9b31m", "\\u009b31m"),
         (b"\xff\xfeok", "\\xff\\xfeok"),
         ("\U000e0001", "\\U000e0001"),
         ("", ""),

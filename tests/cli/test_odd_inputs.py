@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,43 @@ from pathlib import Path
 
 import pytest
 
-from stantools.escaping import fill_in
+from stantools.escaping import escape, fill_in, shell_word
 
 Copy = Callable[[str], Path]
+
+
+#: printable and not, in UTF-8 and not: quotes, escapes, controls of one byte and of two, separators, bytes
+ODD_NAMES = (
+    *("plain", "a b", "it's", "$HOME", "`id`", "\\", "a\\nb", "-v", "ü", "\U0001f600"),
+    *(
+        "\x1b[31m'; id #",
+        "\n'",
+        "\t\\",
+        "\x7f1",
+        "\x85f",
+        "\xad",
+        "\u2028a",
+        "\u202e",
+        "\U000e0001",
+        "\udc85'",
+        "\udcffa",
+    ),
+)
+
+
+def test_any_name_is_one_word_of_a_shell() -> None:
+    bash = shutil.which("bash")
+    if not bash:
+        pytest.skip("needs bash")
+    words = " ".join(map(shell_word, ODD_NAMES))
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    done = subprocess.run([bash, "-c", f"printf '%s\\0' {words}"], env=environment, capture_output=True, check=True)
+    assert [os.fsdecode(each) for each in done.stdout.split(b"\0")[:-1]] == [*ODD_NAMES]
+
+
+def test_no_two_names_are_printed_alike() -> None:
+    assert len({escape(each) for each in ODD_NAMES}) == len(ODD_NAMES)
+    assert escape("\x85") != escape("\udc85") and all(escape(each).isprintable() for each in ODD_NAMES)
 
 
 def sample(run, path: Path, *options: object) -> Path:

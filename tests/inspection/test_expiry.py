@@ -22,8 +22,10 @@ from stantools.inspection.stream_forecast.versions import SERVER_RULES
 from stantools.sources.door import open_source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash
+from stantools.streamfiles.flaws import FlawKind
 from stantools.streamfiles.lifetimes import FOREVER, lifetime_of, schedule_of, scheduled_headers
 from stantools.streamfiles.meta import meta_sum
+from stantools.streamfiles.stream_checks import check_stream
 from stantools.streamfiles.survey import StreamSurvey
 from tests import servers
 from tests.servers import NatsServer
@@ -124,6 +126,19 @@ class TestGolden:
         check = StartCheck()
         StreamsStartCheck(open_source(store).streams, store, [SERVER_RULES["2.15"]], end).run(check, lambda _: None)
         assert "thw.db wrongly" in check.destroys[0]
+
+    def test_bytes_after_the_entries_of_an_index_are_ignored(self, store: Path, end: int) -> None:
+        """With a smaller count, servers know fewer lifetimes (run on 2.11 and 2.15); an index that is cut they drop."""
+        path = store / "jetstream/$G/streams/ORDERS/msgs/thw.db"
+        content = path.read_bytes()
+        path.write_bytes(content[:1] + b"\x01" + content[2:])
+        found = started(store, "2.15", end)["ORDERS"]
+        assert (found.state.messages, found.state.bytes, found.num_deleted) == (39, 4806, 1)
+        (orders,) = (each for each in open_source(store).streams if each.name == "ORDERS")
+        (flaw,) = check_stream(StreamSurvey(orders))
+        assert (flaw.kind, flaw.file) == (FlawKind.TIMER_INDEX, "msgs/thw.db") and "1 entries end" in flaw.detail
+        path.write_bytes(content[:-1])
+        assert started(store, "2.15", end)["ORDERS"].state.messages == 30
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_client_certificate(start_server: Callable[..., Any], authority: A
     assert "requires a client certificate" in str(await refusal(server.url, tls_ca=authority.path))
     stranger, its_key = Authority(tmp_path / "other").issue("client")
     problem = await refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
-    assert "does not accept client certificate" in problem.message
+    assert "does not accept the client certificate" in problem.message
 
 
 async def test_unusable_key_and_certificate_files_are_named(authority: Authority, tmp_path: Path) -> None:

@@ -400,6 +400,23 @@ def test_a_store_in_use_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_is_written_during_the_copy_is_not_left_out(tmp_path, in_place):
+    root = write_sample(tmp_path / "store", SampleOptions()).path
+    planned = plan(root)
+
+    def write(_size: int) -> None:
+        with (root / "clients.dat").open("ab") as file:  # it is copied before the messages
+            file.write(b"x")
+
+    with pytest.raises(RefusedError, match=r"clients.dat: has changed during"):
+        if in_place:
+            compact_in_place(planned, quiet=0, progress=write)
+        else:
+            apply_compaction(planned, tmp_path / "new", progress=write)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_into_the_store_itself(tmp_path):
     root = write_sample(tmp_path / "store", SampleOptions()).path
     for out in (root, root / "inner"):

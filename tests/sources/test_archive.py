@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import random
+import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +63,44 @@ def test_a_zip_with_a_hole(change: str, seed: int, made, tmp_path: Path) -> None
         elif found[name] != CONTENTS[name]:
             (flaw,) = (each for each in archive.damaged if each.startswith(f"{name}: "))
             assert flaw.isprintable() and len(flaw) < 200, flaw
+
+
+def tar() -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for name, content in CONTENTS.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
+    return written.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pytest.importorskip("zstandard").ZstdCompressor(write_checksum=True).compress(data))
+
+
+@pytest.mark.parametrize(
+    ("form", "compress", "size"),
+    [
+        ("gzip", gzip.compress, 8),
+        ("bzip2", bz2.compress, 3),
+        ("xz", lzma.compress, 12),
+        ("zstd", zstd, 4),
+    ],
+)
+def test_a_wrong_sum_at_the_end_is_told(
+    form: str, compress: Callable[[bytes], bytes], size: int, tmp_path: Path
+) -> None:
+    """The sum comes after the end mark of the tar: every member is read before it."""
+    path, good = tmp_path / "archive", compress(tar())
+    for at in (None, *range(-size, -1)):
+        data = bytearray(good)
+        if at:
+            data[at] ^= 0x10
+        path.write_bytes(data)
+        archive = Archive(path, form)
+        found = {member.name: b"".join(parts) for member, parts in archive.contents(lambda *_: True)}
+        assert found == CONTENTS and bool(archive.cut) == (at is not None), at
 
 
 def test_a_zip_without_its_directory(made, tmp_path: Path) -> None:

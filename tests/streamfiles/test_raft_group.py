@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from stantools.recovery.streams.cluster import aligned
 from stantools.recovery.streams.record_files import ChosenRecords, MadeRecords
 from stantools.store.ranges import Ranges
-from stantools.streamfiles.raft_group import META_GROUP, NORMAL, RaftGroup
+from stantools.streamfiles import raft_operations
+from stantools.streamfiles.raft_group import (
+    META_GROUP,
+    NORMAL,
+    OLD_SNAPSHOT,
+    GroupEntry,
+    RaftGroup,
+    RaftSnapshot,
+)
 from stantools.streamfiles.raft_operations import (
     LoggedMessage,
     LoggedStream,
@@ -109,3 +122,57 @@ def test_failed_publishes_shift_the_sequences_of_a_log() -> None:
     assert {sequence: each.time for sequence, each in found.items()} == {1: 10, 3: 40, 5: 70, 6: 80, 7: 90}
     alone = aligned(log, ChosenRecords())
     assert sorted(alone) == list(range(1, 10))
+
+
+MEMBERS = ("seq", "last_seq", "request", "filter", "keep", "stream", "consumer", "client", "acc", "name", "created")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(MEMBERS), inner, max_size=4),
+    max_leaves=8,
+)
+CONTENTS = st.binary(max_size=40) | st.builds(
+    lambda operation, value: bytes([operation]) + json.dumps(value).encode(),
+    st.sampled_from(RaftOperation),
+    JSON | st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=6),
+)
+
+
+def written(parts: list[bytes], sizes: list[int]) -> bytes:
+    """The entry of a log with some parts, and sizes before them that need not be theirs."""
+    head = struct.pack("<8sQQQQH", b"peer", 1, 0, 0, 0, len(parts))
+    return head + b"".join(
+        size.to_bytes(4, "little") + part for size, part in zip_longest(sizes, parts, fillvalue=0) if part != 0
+    )
+
+
+@pytest.mark.generated
+@given(payload=st.binary(max_size=60) | st.builds(written, st.lists(CONTENTS), st.lists(st.integers(0, 80))))
+def test_any_bytes_are_entries_or_none(payload: bytes) -> None:
+    found = RaftGroup(Path("group"), "n1")
+    found._payloads = lambda: [(1, payload)]  # type: ignore[method-assign,assignment]
+    assert sum(len(each.data) for each in found.entries) <= len(payload)
+
+
+@pytest.mark.generated
+@given(contents=st.lists(st.tuples(st.sampled_from([NORMAL, OLD_SNAPSHOT]), CONTENTS), max_size=4), snapshot=CONTENTS)
+@example(contents=[(NORMAL, bytes([RaftOperation.PURGE]) + b'{"request": {"keep": "1"}}')], snapshot=b"")
+@example(contents=[(NORMAL, bytes([RaftOperation.DELETE]) + b"[" * 100_000)], snapshot=b"")
+@example(contents=[(NORMAL, bytes([RaftOperation.PURGE]) + b'{"last_seq": 1' + b"0" * 30 + b"}")], snapshot=b"")
+@example(contents=[], snapshot=bytes([0x2A, 1, 0, 0, 1, 1, 0, 1, 0x21, 1, 0]))
+@example(contents=[], snapshot=b"\x2a\x01" + bytes([0, 0, 1, 1, 0, 1, 0x21]) + 2 * (b"\xff" * 9 + b"\x01"))
+def test_any_content_of_entries_is_read_or_a_flaw(contents: list[tuple[int, bytes]], snapshot: bytes) -> None:
+    found = RaftGroup(Path("group"), "n1")
+    entries = [GroupEntry(index, 1, kind, data) for index, (kind, data) in enumerate(contents, 1)]
+    found.__dict__.update(entries=entries, snapshot=RaftSnapshot(1, 0, snapshot))
+    logged_stream(found)
+    logged_consumer(found, "explicit")
+    assignments(found)
+
+
+def test_any_assignments_of_a_snapshot_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (5, "text", {"a": 1}, [5], [{"name": 1}]):
+        each = {"stream": {"name": "ORDERS"}, "Consumers": value}
+        monkeypatch.setattr(raft_operations.kernels, "decompress_s2", lambda *_, each=each: (json.dumps([each]), True))
+        found = RaftGroup(Path("group"), META_GROUP)
+        found.__dict__.update(entries=[], snapshot=RaftSnapshot(1, 0, b""))
+        assert [*assignments(found)] == [("$G", "ORDERS")]

@@ -186,7 +186,7 @@ def _text(data: Buffer | bytes, start: int, size: int) -> bytes:
 
 def _timers(store: RecoveredStream, file: str) -> TimerIndex:
     """Reads an index of times as the server does; a damaged one is removed."""
-    stream, known = store.stream, TimerIndex(0, [])
+    stream, known = store.stream, TimerIndex(0, [], 0)
     name = f"Filestore [{stream.name}]"
     try:
         if (data := stream.read(f"{MESSAGES}/{file}")) is not None and not store.moved:

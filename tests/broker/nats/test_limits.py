@@ -116,6 +116,20 @@ async def test_fast_publisher_waits_for_subscriber() -> None:
             assert not server.slow_consumers
 
 
+async def test_the_rest_of_what_a_stalled_publisher_sent_is_handled() -> None:
+    """It sends many publishes and nothing afterwards; the time of a turn ends while it waits for a slow subscriber."""
+
+    async with serving() as server:
+        slow = await stuck(server.port)
+        async with await Raw.connect(server.port, QUIET) as sender:
+            while not server.connections()[0].congested:
+                sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
+                await sender.until_pong()
+            sender.send(b"".join(b"PUB a.%d 1\r\nx\r\n" % number for number in range(50_000)))
+            assert await sender.until_pong() == b"PONG\r\n"
+        slow.close()
+
+
 async def test_connections_are_counted() -> None:
     async with serving(max_connections=2) as server:
         one = await Raw.connect(server.port, QUIET)

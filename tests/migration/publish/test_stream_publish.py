@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -212,6 +212,23 @@ async def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., An
         with pytest.raises(NotOursError, match="a message of 7 bytes on orders at sequence"):
             await publish_stream(js, "S", CONFIG, source, progress=disturb)
         assert len(told) < 100
+
+
+async def test_a_new_stream_with_a_message_of_others_is_not_removed(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with jetstream(start_server().url) as js, peer(js) as client:
+        create = js.create_stream
+
+        async def created(config: Mapping[str, Any]) -> dict[str, Any]:
+            info = await create(config)
+            await client.jetstream().publish("orders", b"theirs")
+            return info
+
+        monkeypatch.setattr(js, "create_stream", created)
+        with pytest.raises(NotOursError):
+            await publish_stream(js, "S", CONFIG, GAPS["plain"])
+        assert (await read_back(js, "S"))[0].data == b"theirs"
 
 
 async def test_catching_up(start_server: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -190,6 +191,26 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
     assert not result.clean
     assert result.written.damaged(TableName.SUBSCRIPTIONS) == 4
     assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
+
+
+@pytest.mark.parametrize("by", [(), ("channel",)])
+def test_a_task_syncs_the_files_of_its_attempt(
+    sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...]
+) -> None:
+    """A sync by the driver, on another machine, does not cover them."""
+    synced, fsync = set(), os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
+    layout, (split, *_) = replace(ALL, by=by), sample.plan.splits
+    done = run.write_split(run.ExportTask(0, split, sample.options, layout, tmp_path / "out", attempts))
+    places = [done.directory, *(done.directory / file.path for file in done.written.files)]
+    assert len(places) > 1 and {each.stat().st_ino for each in places} <= synced
 
 
 #: Forks an export for each line, [step, words], and prints how it ended; what it needs is loaded once.
