@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from stantools.cli import own_command
-from stantools.errors import UsageError
+from stantools.errors import ExitCode, UsageError
 from stantools.escaping import UNBROKEN, columns_of, fill_in, store_names
 from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
@@ -119,6 +119,12 @@ def confirm(question: str, *, yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("no terminal for the confirmation", "add --yes, or --dry-run for the plan only")
     return click.confirm(wrapped(question, 2, err=True), err=True)
+
+
+def declined(later: str = "") -> ExitCode:
+    """Says that nothing was changed, as the user did not agree; `later` is the command that does it later."""
+    note(f"nothing was changed{f'; later: {later}' if later else ''}")
+    return ExitCode.REFUSED
 
 
 def tell_cut(column: str = "") -> None:

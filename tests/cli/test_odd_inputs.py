@@ -199,3 +199,42 @@ def test_an_option_without_its_value_has_a_remedy(run) -> None:
     outcome = run("salvage", "store", "--out")
     assert outcome.code == 2
     assert outcome.err.endswith("  -> see: stantools salvage --help\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("migrate", "store", "--out", "backups"), ("compact", "store", "--in-place"), ("repair", "store", "--force")],
+)
+def test_a_declined_question_changes_nothing_and_is_no_success(
+    run, tmp_path: Path, monkeypatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample(run, tmp_path / "store", *(["--damage", "cut-subs"] if words[0] == "repair" else []))
+    monkeypatch.setattr("stantools.cli.console.confirm", lambda *_, **__: False)
+    outcome = run(*words)
+    assert outcome.code == 4, outcome
+    assert "nothing was changed" in outcome.err
+    assert not (tmp_path / "backups").exists()
+
+
+def test_a_plan_of_a_second_target_needs_a_file_of_its_own(run, tmp_path: Path, monkeypatch) -> None:
+    """The first plan and its journal stay, and the printed command would be refused."""
+    monkeypatch.chdir(tmp_path)
+    sample(run, tmp_path / "store")
+    assert run("migrate", "store", "--out", "one", "--plan", "p.yaml", "--yes").code == 0
+    before = Path("p.yaml").read_bytes()
+    outcome = run("migrate", "plan", "store", "--out", "two", "--plan", "p.yaml")
+    assert outcome.code == 4
+    assert "p.yaml.journal: belongs to another migration" in outcome.err
+    assert "--plan" in outcome.err
+    assert Path("p.yaml").read_bytes() == before
+    assert run("migrate", "plan", "store", "--out", "one", "--plan", "p.yaml").code == 0
+
+
+def test_a_store_in_place_of_a_plan(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "store")
+    for name, reason in ((store, "is a directory, expected a migration plan"), (tmp_path / "no", "no such file")):
+        outcome = run("migrate", "verify", name)
+        assert outcome.code == 3
+        assert f"{name}: {reason}" in outcome.err
+        assert "name the file that `stantools migrate plan STORE` wrote" in outcome.err
