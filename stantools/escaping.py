@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from unicodedata import combining, east_asian_width
 
 #: a command in a text, up to the end of its words
 _COMMAND = re.compile(r"\b(?:stantools|chown) [^`;,()\n]*")
@@ -38,6 +39,11 @@ def known(text: str) -> str:
 def text(value: bytes) -> str:
     """Decodes stored bytes; bytes that are not UTF-8 become surrogate escapes, as in file names."""
     return value.decode("utf-8", "surrogateescape")
+
+
+def columns_of(character: str) -> int:
+    """Returns the columns of a terminal that a printable character takes: two if it is wide."""
+    return 2 if east_asian_width(character) in "WF" else 0 if combining(character) else 1
 
 
 def escape(text: str | bytes) -> str:

@@ -11,10 +11,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
-from unicodedata import east_asian_width
 
 from stantools.browse.protobuf_fields import WireField, guesses, is_text, read_wire
-from stantools.escaping import escape, escape_line
+from stantools.escaping import columns_of, escape, escape_line
 from stantools.notation import cut
 
 #: The syntax role of a piece of a line.
@@ -117,7 +116,7 @@ def _wrapped_lines(line: str, width: int) -> Iterator[str]:
         return
     begin = taken = 0
     for at, letter in enumerate(line):
-        columns = 2 if east_asian_width(letter) in "WF" else 1
+        columns = columns_of(letter)
         if taken + columns > width:
             yield line[begin:at]
             begin, taken = at, 0

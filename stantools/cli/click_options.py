@@ -137,6 +137,8 @@ class PathType(click.Path):
         super().__init__(readable=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the path is empty; is a variable of the shell unset?", param, ctx)
         return super().convert(printable_path(value) if isinstance(value, str) else value, param, ctx)
 
 
@@ -317,6 +319,13 @@ _GROUPS: weakref.WeakKeyDictionary[click.Parameter, str] = weakref.WeakKeyDictio
 class GroupedCommand(click.Command):
     """A command that shows its options in groups; those without come first, those about its output last."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as problem:  # the parser's errors do not name the command
+            problem.ctx = problem.ctx or ctx
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         help_option = self.get_help_option(ctx)
@@ -351,12 +360,14 @@ class StoreArgument(click.Argument):
                 raise click.UsageError("STORE and --from exclude each other: a copy of the server is the store", ctx)
             value = (opts.get("copy") or f"{opts.get('cluster_id') or replaced}.copy",)
         elif self.required and not ctx.resilient_parsing and (lacking := self._missing_argument(ctx, opts)) is not None:
-            from stantools.cli.opening import usual_store
+            from stantools.cli.opening import no_store, usual_store
 
             if usual := usual_store(ctx):
                 if lacking is not self:
                     cast(dict[str, Any], opts)[lacking.name] = value
                 value = usual if self.nargs == 1 else (usual,)
+            elif not (isinstance(value, str | tuple) and value):
+                raise no_store()
         named = value if isinstance(value, tuple) else (value,)
         if len(named) == 1 and isinstance(named[0], str) and not described:
             console.set_store(ctx, printable_path(named[0]))

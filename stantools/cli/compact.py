@@ -19,7 +19,7 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import preview, show, show_plan
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import UsageError
 from stantools.options import FORCE, SliceOptions, declared
 from stantools.recovery.recovery_options import CompactOptions, CompactTarget
 
@@ -92,8 +92,7 @@ def command(
     preview(compaction_report(plan))
     question = f"Replace {console.escape(str(store))} (a copy is kept beside it)?"
     if in_place and not console.confirm(question, yes=consent.yes):
-        console.note("nothing was changed")
-        return ExitCode.REFUSED
+        return console.declined()
     with ByteProgress("write", plan.bytes_before) as shown:
         if out is not None:
             result = apply_compaction(plan, out, progress=shown.advance)

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from stantools.cli import own_command
-from stantools.errors import UsageError
-from stantools.escaping import UNBROKEN, fill_in, store_names
+from stantools.errors import ExitCode, UsageError
+from stantools.escaping import UNBROKEN, columns_of, fill_in, store_names
 from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
 from stantools.escaping import escape_lines as escape_lines
@@ -121,6 +121,12 @@ def confirm(question: str, *, yes: bool) -> bool:
     return click.confirm(wrapped(question, 2, err=True), err=True)
 
 
+def declined(later: str = "") -> ExitCode:
+    """Says that nothing was changed, as the user did not agree; `later` is the command that does it later."""
+    note(f"nothing was changed{f'; later: {later}' if later else ''}")
+    return ExitCode.REFUSED
+
+
 def tell_cut(column: str = "") -> None:
     """Notes once, at the end, that tables were cut to fit the terminal, and the columns that were left out."""
     ctx = click.get_current_context(silent=True)
@@ -164,11 +170,20 @@ def wrapped(text: str, indent: int = 0, *, err: bool = False, default_width: int
     if columns is None:
         return text
     whole = UNBROKEN.sub(lambda each: each[0].replace(" ", "\0"), text)
-    lines = (
-        textwrap.fill(line, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-        for line in whole.split("\n")
-    )
-    return "\n".join(lines).replace("\0", " ")
+    paragraphs = _Paragraphs(columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(paragraphs.fill, whole.split("\n"))).replace("\0", " ")
+
+
+class _Paragraphs(textwrap.TextWrapper):
+    """Wraps by the columns that words take: none for colors, two for wide characters."""
+
+    def _split(self, text: str) -> list[str]:
+        return list(map(_ShownWord, super()._split(text)))
+
+
+class _ShownWord(str):
+    def __len__(self) -> int:
+        return sum(map(columns_of, click.unstyle(self)))
 
 
 def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:

@@ -179,7 +179,7 @@ class PlannedMigration:
         channels = channels_of(remote, self.plan_options.channels)
         question = f"copy {counted(len(channels), 'channel')} of {remote.cluster_id} into {remote.place}?"
         if not console.confirm(question, yes=consent.yes):
-            raise click.exceptions.Exit(ExitCode.CLEAN)
+            raise click.exceptions.Exit(console.declined())
         with StreamsProgress("copy", 0, place=remote.source) as watch:
             copied = copy_channels(remote, channels, from_options(remote.source, remote.source_context), watch)
         messages = sum(each.messages for each in copied)
@@ -303,6 +303,7 @@ def plan_stage(planned: PlannedMigration) -> int:
     It maps every channel to a stream with subjects and limits, and every durable to a consumer with its position; it
     lists the data left out, with reasons.
     """
+    from stantools.migration.journal import check_journal, journal_path
     from stantools.migration.migration_report import migration_plan_report
     from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.targets.stream_load import ExistingPolicy
@@ -316,6 +317,8 @@ def plan_stage(planned: PlannedMigration) -> int:
         written = str(file) != "-"
         if written:
             check_plan_file(file, plan)
+            if journal_path(file).exists():
+                check_journal(file, plan.digest, str(plan.target))
         options = replace(ApplySettings().options(plan.way), existing=ExistingPolicy.UNDECIDED)
         migration = Migration(plan, source, target, options, file if written else None)
         report = migration_plan_report(plan, migration.problems(), migration.contents())
@@ -532,8 +535,7 @@ def _migrate_several(
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
             question = f"migrate {streams} of {counted(len(planned), 'store')} to {target.reference()}?"
             if not console.confirm(question, yes=consent.yes):
-                console.note("nothing was done")
-                return ExitCode.CLEAN
+                return console.declined()
             limited = work.limited(_parallelism(out, apply_options, settings, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
                 result = migration.apply(limited, watch)

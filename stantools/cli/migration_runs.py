@@ -110,9 +110,7 @@ def confirm(
         console.note(f"the plan is in {migration.file}; the journal will be beside it")
     if console.confirm(f"{verb} {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
         return None
-    if again:
-        console.note(f"nothing was done; later: {again}")
-    return ExitCode.CLEAN
+    return console.declined(again)
 
 
 def apply_plan(

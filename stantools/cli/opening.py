@@ -16,10 +16,10 @@ from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
 from stantools.sources.door import open_recognised, recognise
-from stantools.sources.jetstream import copy_note, node_copies
+from stantools.sources.jetstream import JETSTREAM, copy_note, node_copies
 from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
-from stantools.store.directory import ChannelFiles, Datastore, open_datastore
+from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
@@ -34,6 +34,9 @@ _NODES = "stantools.nodes"
 _WRITTEN = "data being written may look damaged"
 
 
+_STORES = (directories.STORE, directories.NODE, JETSTREAM)
+
+
 def usual_store(ctx: click.Context) -> str | None:
     """Returns the default store and notes it on stderr; None if there is none.
 
@@ -46,7 +49,8 @@ def usual_store(ctx: click.Context) -> str | None:
         return named
     for path in (Path(), Path("datastore")):
         try:
-            open_datastore(path)
+            if recognise(path).kind not in _STORES:
+                continue
         except StoreUnreadableError:
             continue
         shown = f"the current directory, {path.absolute()}" if path == Path() else f"./{path}"
@@ -54,6 +58,12 @@ def usual_store(ctx: click.Context) -> str | None:
         console.set_store(ctx, str(path))
         return str(path)
     return None
+
+
+def no_store() -> UsageError:
+    """Returns the error of a verb without STORE, of which there is no default."""
+    found = recognise(Path())
+    return UsageError(f"no STORE was given, and the current directory {found.sentence}", found.remedy)
 
 
 def open_source(

@@ -10,7 +10,6 @@ from stantools.cli import console
 from stantools.cli.click_options import dry_run_option, given, options_of, reading_options, store_argument, verb
 from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import preview, show, show_plan
-from stantools.errors import ExitCode
 from stantools.inspection.start_options import AnyStartOptions
 from stantools.options import FORCE, Option
 from stantools.recovery.recovery_options import BACKUP
@@ -82,8 +81,7 @@ def command(
         return code
     preview(planned)
     if not console.confirm(f"Change {console.escape(str(store))}?", yes=consent):
-        console.note("nothing was changed")
-        return ExitCode.REFUSED
+        return console.declined()
     result = apply_truncation(plan, backup or default_backup(store), force=force)
     return show(truncation_report(plan, result, removed=removed))
 
@@ -104,7 +102,6 @@ def _repair_streams(
         return show_plan(planned)
     preview(planned)
     if not console.confirm(f"Change {console.escape(str(source.path))}?", yes=consent):
-        console.note("nothing was changed")
-        return ExitCode.REFUSED
+        return console.declined()
     result = apply_stream_repair(plan, backup or default_backup(source.path, "repaired"), now, force=force)
     return show(stream_repair_report(plan, result))

@@ -304,7 +304,7 @@ class Journal(StepLog):
                 what = "the plan was changed" if name == "plan" else f"it was for {entry.get(name)}, not for {now}"
                 raise RefusedError(
                     f"{self.path}: belongs to another migration: {what}",
-                    "finish that one first, or move the journal aside to start over",
+                    "choose another plan file with --plan, or move the journal aside to start over",
                 )
 
     def _append(self, entry: dict[str, Any]) -> None:

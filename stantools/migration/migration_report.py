@@ -164,7 +164,7 @@ def plan_remarks(remarks: Iterable[Remark]) -> list[ReportRemark]:
 def _left_out(each: OmittedPart) -> ReportRemark:
     channel = f"{escape(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
-    text = f"{channel}{each.what}{count}: {each.detail}"
+    text = channel + (each.detail if each.detail.startswith(each.what) else f"{each.what}{count}: {each.detail}")
     return ReportRemark("missing", text, "bad") if each.loss else ReportRemark("left out", text)
 
 
@@ -249,7 +249,8 @@ def _result_row(each: StreamResult) -> tuple[Any, ...]:
     compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
     failed = each.outcome is StreamOutcome.FAILED
     proof = "failed" if failed else counted(len(each.findings), "difference") if each.findings else compared
-    return cut(each.stream, _WIDEST), each.outcome.value, each.messages, format_size(each.bytes), rate, proof
+    size = format_size(each.bytes) if each.bytes or not each.messages else None
+    return cut(each.stream, _WIDEST), each.outcome.value, each.messages, size, rate, proof
 
 
 def _difference(finding: Any) -> ReportRemark:

@@ -247,8 +247,9 @@ class StoreFollower:
             result.findings = [*followed.findings, *result.findings]
             result.seconds, result.proven = followed.loaded.seconds, followed.compared + result.proven
             result.error = followed.error or result.error
-            if result.outcome is StreamOutcome.COMPLETE and followed.appended:
-                result.outcome = StreamOutcome.APPENDED
+            if result.outcome is StreamOutcome.COMPLETE:
+                complete = followed.loaded.outcome is StreamOutcome.COMPLETE
+                result.outcome = StreamOutcome.APPENDED if complete and followed.appended else followed.loaded.outcome
             if result.error:
                 result.outcome = StreamOutcome.FAILED
         for failed in self.failed.values():

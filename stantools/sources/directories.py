@@ -212,6 +212,7 @@ KINDS: Final = (
     NODES,
     sql.PG_ARCHIVE,
     PARENT,
+    jetstream.AROUND,
     EMPTY,
     OTHER,
 )

@@ -25,7 +25,7 @@ from stantools.sources.source import (
     is_file,
     names_in,
 )
-from stantools.sources.store_search import MAX_DIRECTORIES, DirectoryNames
+from stantools.sources.store_search import MAX_DEPTH, MAX_DIRECTORIES, DirectoryNames, list_directories
 from stantools.store.directory import subject_matches
 from stantools.store.names import is_system_name
 from stantools.store.permissions import check_permitted, directories_below, is_closed
@@ -115,11 +115,42 @@ def _is_node(path: Path) -> bool:
 
 
 def node_places(path: Path) -> list[Path]:
-    """Returns the directories of nodes in a folder of several."""
+    """Returns the directories of nodes in a folder of several; one of them at least was a server of a cluster."""
     below = sorted(names_in(path) or ())
     if SYSTEM in below or FOLDER in below:
         return []
-    return [path / each for each in below[:MAX_DIRECTORIES] if _is_node(path / each) or _holds_store(path / each)]
+    places = [path / each for each in below[:MAX_DIRECTORIES] if _is_node(path / each) or _holds_store(path / each)]
+    return places if len(places) > 1 and any(map(_is_node, places)) else []
+
+
+def _recognise_around(facts: PathFacts) -> RecognisedPath | None:
+    """Recognises a folder around store directories, at some depth."""
+    level, found, seen = [facts.path], list[Path](), 0
+    for _ in range(MAX_DEPTH):
+        listed = zip(level, list_directories(list(map(str, level))), strict=True)
+        level = [place / each for place, names in listed for each in names.folders if not is_system_name(each)]
+        stores = [each for each in level if _is_node(each) or _holds_store(each)]
+        found, level = found + stores, [each for each in level if each not in stores]
+        if (seen := seen + len(level)) > MAX_DIRECTORIES:
+            break
+    if not found:
+        return None
+    word = shell_word(str(found[0]))
+    if len(found) == 1:
+        return RecognisedPath(AROUND, facts.path, f": {found[0]}", f"name it: `stantools doctor {word}`", (found[0],))
+    listed_ = some_of([str(each.relative_to(facts.path)) for each in found], 5)
+    every = " ".join(shell_word(str(each)) for each in found)
+    remedy = f"name one: `stantools doctor {word}`; or the nodes of one cluster: `stantools forecast {every}`"
+    return RecognisedPath(SEVERAL, facts.path, f" ({len(found)}: {listed_})", remedy, tuple(found))
+
+
+def _open_around(found: RecognisedPath, request: SourceRequest) -> Source:
+    (store,) = found.stores
+    inner = _recognise_jetstream(PathFacts(store))
+    assert inner
+    opened = _open_jetstream(inner, request)
+    opened.notes.append(f"{found.path} {found.kind.says}; reading the one in it, {store}")
+    return opened
 
 
 def node_copies(nodes: Iterable[Path]) -> dict[Path, Path]:
@@ -399,5 +430,9 @@ _INSTEAD: Final = {
 JETSTREAM = SourceKind(
     "is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES, _INSTEAD
 )
+AROUND = SourceKind(
+    "holds a JetStream store directory, but is not one itself", _recognise_around, _open_around, _USES, _INSTEAD
+)
+SEVERAL = SourceKind("holds several JetStream store directories", _recognise_around)
 BACKUP = SourceKind("is a backup of a JetStream stream", _recognise_backup, _open_backup, _BACKUP_USES, _INSTEAD)
 BACKUPS = SourceKind("holds backups of JetStream streams", _recognise_backups)

@@ -197,3 +197,79 @@ def test_any_path_that_is_no_store(run, tmp_path: Path, monkeypatch) -> None:
         assert run(odd).code in (2, 3)
     (tmp_path / "x.tgz").write_bytes(b"\x1f\x8b" + bytes(20))
     assert "is an archive" in run("x.tgz").err
+
+
+def test_without_a_store_the_error_says_what_the_current_directory_is(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run("doctor")
+    assert outcome.code == 2
+    assert "no STORE was given, and the current directory is an empty directory, not a store" in outcome.err
+    for name in ("a", "b c"):
+        sample(run, tmp_path / name)
+    for verb in ("doctor", "verify", "messages", "salvage"):
+        outcome = run(verb)
+        assert outcome.code == 2
+        assert "no STORE was given, and the current directory holds several file stores (2: a, b c)" in outcome.err
+        assert "name one: `stantools doctor a`" in outcome.err
+    monkeypatch.chdir(tmp_path / "b c")
+    assert run("doctor").code == 0
+
+
+def test_the_current_directory_may_be_one_of_jetstream(run, golden_jetstream: Path, monkeypatch) -> None:
+    monkeypatch.chdir(golden_jetstream / "ok_basic15/store")
+    outcome = run("doctor")
+    assert outcome.code == 0
+    assert "no STORE was given: using the current directory" in outcome.err
+
+
+@pytest.mark.parametrize("words", [("doctor", ""), ("salvage", "store", "--out", ""), ("report", "", "--html", "x")])
+def test_an_empty_path_is_not_the_current_directory(run, tmp_path: Path, monkeypatch, words: tuple[str, ...]) -> None:
+    monkeypatch.chdir(sample(run, tmp_path / "store"))
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert "the path is empty" in outcome.err
+
+
+def test_an_option_without_its_value_has_a_remedy(run) -> None:
+    outcome = run("salvage", "store", "--out")
+    assert outcome.code == 2
+    assert outcome.err.endswith("  -> see: stantools salvage --help\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("migrate", "store", "--out", "backups"), ("compact", "store", "--in-place"), ("repair", "store", "--force")],
+)
+def test_a_declined_question_changes_nothing_and_is_no_success(
+    run, tmp_path: Path, monkeypatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample(run, tmp_path / "store", *(["--damage", "cut-subs"] if words[0] == "repair" else []))
+    monkeypatch.setattr("stantools.cli.console.confirm", lambda *_, **__: False)
+    outcome = run(*words)
+    assert outcome.code == 4, outcome
+    assert "nothing was changed" in outcome.err
+    assert not (tmp_path / "backups").exists()
+
+
+def test_a_plan_of_a_second_target_needs_a_file_of_its_own(run, tmp_path: Path, monkeypatch) -> None:
+    """The first plan and its journal stay, and the printed command would be refused."""
+    monkeypatch.chdir(tmp_path)
+    sample(run, tmp_path / "store")
+    assert run("migrate", "store", "--out", "one", "--plan", "p.yaml", "--yes").code == 0
+    before = Path("p.yaml").read_bytes()
+    outcome = run("migrate", "plan", "store", "--out", "two", "--plan", "p.yaml")
+    assert outcome.code == 4
+    assert "p.yaml.journal: belongs to another migration" in outcome.err
+    assert "--plan" in outcome.err
+    assert Path("p.yaml").read_bytes() == before
+    assert run("migrate", "plan", "store", "--out", "one", "--plan", "p.yaml").code == 0
+
+
+def test_a_store_in_place_of_a_plan(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "store")
+    for name, reason in ((store, "is a directory, expected a migration plan"), (tmp_path / "no", "no such file")):
+        outcome = run("migrate", "verify", name)
+        assert outcome.code == 3
+        assert f"{name}: {reason}" in outcome.err
+        assert "name the file that `stantools migrate plan STORE` wrote" in outcome.err

@@ -12,7 +12,9 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from rich.cells import cell_len
 
 from stantools.cli import console
 from stantools.inspection.catalogue import CATALOGUE
@@ -160,3 +162,13 @@ def test_pipes_get_everything(run, store: Path) -> None:
         out = run(verb, store / "store").out
         assert "telemetry.europe.device-000001.temperature" in out or verb == "forecast"
     assert run("subs", store / "store", "--wide").out == run("subs", store / "store").out
+
+
+@pytest.mark.parametrize("word", ["damaged", "注文", "u\u0308ber"])
+def test_lines_break_where_the_width_ends_in_colors_too(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", lambda **_: 20)
+    red = click.style(word, fg="red", bold=True)
+    shown = cell_len(word)
+    fits, too_long = "x" * (20 - shown - 1), "x" * (20 - shown)
+    assert console.wrapped(f"{red} {fits}", 2) == f"{red} {fits}"
+    assert console.wrapped(f"{red} {too_long}", 2) == f"{red}\n  {too_long}"

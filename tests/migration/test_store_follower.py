@@ -72,7 +72,9 @@ def test_the_server_stops_while_streams_are_loaded(
     monkeypatch.setattr(FollowedStore, "used", lambda _: bool(running))
     words = ("migrate", tmp_path / "store", "--server", start_server().url, "--follow", "--cutover", "--yes")
     result = run(tmp_path, *words, "-o", "json")
-    assert json.loads(result.stdout)["cutover"]["why"] == "the server has stopped"
+    report = json.loads(result.stdout)
+    assert report["cutover"]["why"] == "the server has stopped"
+    assert [each["outcome"] for each in report["streams"]] == ["migrated"]  # by this run, not before
 
 
 @pytest.mark.parametrize(
@@ -198,6 +200,7 @@ def test_ctrl_c_is_the_normal_end(
     as_text.process.send_signal(number)
     out, _ = as_text.process.communicate(timeout=WAIT)
     assert "ended by Ctrl-C, in step: 0 behind" in out
+    assert " 0 B" not in out  # of streams that hold messages
     assert "next: the same command continues; with --cutover" in out
 
 

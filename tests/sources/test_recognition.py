@@ -201,3 +201,30 @@ def test_odd_entries_in_a_store(place: Path) -> None:
     opened = open_datastore(store)
     opened.check_permitted(opened.channel_names)
     assert opened.channel_names == ["a b", "orders"]
+
+
+@pytest.mark.parametrize("above", ["", "backups", "backups/monday"])
+def test_a_folder_around_a_jetstream_directory(tmp_path: Path, monkeypatch, above: str) -> None:
+    """Its streams are those of the directory in it, not streams that no server looks for."""
+    monkeypatch.chdir(tmp_path)
+    store = Path("backups/monday/my data")
+    jetstream(store / "jetstream")
+    found = recognise(Path(above))
+    assert (found.kind, found.stores) == (jetstream_kinds.AROUND, (store,))
+    assert commands(found.remedy) == [["stantools", "doctor", str(store)]]
+    opened = open_source(Path(above))
+    assert (opened.path, [each.node for each in opened.streams]) == (store, [""])
+    assert f"reading the one in it, {store}" in opened.notes[0]
+
+
+def test_a_folder_of_stand_alone_jetstream_directories_is_no_cluster(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        jetstream(Path(name, "jetstream"))
+    found = recognise(Path())
+    assert (found.kind, found.stores) == (jetstream_kinds.SEVERAL, (Path("a"), Path("b")))
+    assert commands(found.remedy) == [["stantools", "doctor", "a"], ["stantools", "forecast", "a", "b"]]
+    with pytest.raises(StoreUnreadableError, match=r"holds several JetStream store directories \(2: a, b\)"):
+        open_source(Path())
+    Path("b/jetstream/$SYS/_js_").mkdir(parents=True)
+    assert recognise(Path()).kind is jetstream_kinds.JETSTREAM

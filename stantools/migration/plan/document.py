@@ -139,15 +139,18 @@ class PlanSection(Value):
                 raise self._members[key].fail(f"`{key}` is not known here", hint)
 
 
-def load(path: Path, noun: str) -> PlanSection:
-    """Reads a YAML file that holds one mapping. `noun` names the kind of file in messages."""
+def load(path: Path, noun: str, remedy: str = "") -> PlanSection:
+    """Reads a YAML file that holds one mapping. `noun` names the kind of file in messages, `remedy` finds it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as problem:
-        raise StoreUnreadableError(
-            f"{path}: {noun} cannot be read: {problem.strerror or type(problem).__name__}", "check the path"
-        ) from problem
+        reason = f"cannot be read as {noun}: {problem.strerror or type(problem).__name__}"
+        if isinstance(problem, IsADirectoryError):
+            reason = f"is a directory, expected {noun}, a file"
+        elif isinstance(problem, FileNotFoundError):
+            reason = "no such file"
+        raise StoreUnreadableError(f"{path}: {reason}", remedy or "check the path") from problem
     if len(data) > MAX_BYTES:
         raise UsageError(
             f"{path}: larger than {MAX_BYTES >> 20} MiB, which is too large for {noun}", "name another file"

@@ -52,6 +52,7 @@ from stantools.notation import and_more, counted, format_time
 from stantools.store.durable import replace_file
 
 _WHAT = "a migration plan"
+_REMEDY = "name the file that `stantools migrate plan STORE` wrote, FOLDER-STORE.migration.yaml"
 _WAY, *_ABOUT = lines(MigrationPlan)
 _STREAM = lines(StreamPlan)
 _ORIGIN_HEADERS = next(field for field in _STREAM if field.key == "origin_headers")
@@ -60,7 +61,7 @@ _CONSUMER = (*lines(ConsumerPlan), *lines(ConsumerProgress))
 
 
 def read_plan(path: Path) -> MigrationPlan:
-    document = load(path, _WHAT)
+    document = load(path, _WHAT, _REMEDY)
     if "plan" not in document:
         raise document.fail(f"`plan: {FORM}` is missing: this is not {_WHAT}", "name the plan file")
     form = document.take("plan")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from stantools.errors import NotPermittedError
 from stantools.sources.door import recognise
-from stantools.sources.jetstream import JETSTREAM
+from stantools.sources.jetstream import AROUND, JETSTREAM
 
 
 def holds_streams(paths: tuple[str, ...]) -> bool:
     """Returns whether all of some paths are JetStream directories, as far as this user may read them."""
     try:
-        return bool(paths) and all("://" not in each and recognise(Path(each)).kind is JETSTREAM for each in paths)
+        return bool(paths) and all(
+            "://" not in each and recognise(Path(each)).kind in (JETSTREAM, AROUND) for each in paths
+        )
     except NotPermittedError:
         return False
