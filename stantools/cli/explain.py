@@ -50,7 +50,7 @@ def command(words: tuple[str, ...]) -> int:
     if not found and log is None:
         close = similar_codes(text)
         raise UsageError(
-            f"{console.escape(text[:200])}: neither a finding code nor an error or a warning of a server's log that is known",
+            f"{console.escape(text[:200])}: neither a finding code nor a known error or warning of a server",
             f"did you mean {' or '.join(close)}?" if close else "`stantools explain` lists all codes",
         )
     if log is not None and not found:
