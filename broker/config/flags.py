@@ -61,7 +61,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
             raise FlagError(f"bad flag syntax: {argument}")
         flag = FLAGS.get(name)
         if flag is None:
-            raise FlagError(f"flag provided but not defined: -{name}")
+            raise FlagError(f"flag provided but not defined: -{name}", _similar(name))
         if flag.option.value_type is ValueType.BOOL:
             if separator and value not in _TRUE and value not in _FALSE:
                 raise FlagError(f"invalid boolean value {quote(value)} for -{name}: parse error")
@@ -75,6 +75,13 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
         _set(found, flag, name, _value(flag, name, value))
     found.rest = tuple(arguments[position:])
     return found
+
+
+def _similar(name: str) -> str:
+    import difflib
+
+    alike = difflib.get_close_matches(name, FLAGS, 1) if len(name) > 1 else []
+    return f"did you mean -{alike[0]}?" if alike else ""
 
 
 def parse_size(name: str, value: str) -> int:

@@ -76,8 +76,8 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
         flags = parse_flags(argv)
     except FlagError as problem:
         # Again at the end: the help is longer than a screen.
-        help_text = f"{overview()}\n{problem.message}\n"
-        strict = any(each.lstrip("-") in _STRICT for each in argv if each.startswith("-"))
+        help_text = f"{overview()}\n{'; '.join(filter(None, (problem.message, problem.remedy)))}\n"
+        strict = any(each.lstrip("-").replace("-", "_") in _STRICT for each in argv if each.startswith("-"))
         return CommandAnswer(_EXIT_USAGE if strict else 0, stdout=help_text, stderr=f"{problem.message}\n")
     try:
         return _early_answer(flags) or _checked(configure(flags, environ), environ)

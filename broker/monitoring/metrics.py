@@ -112,7 +112,8 @@ class Metrics:
     def _of_server(self) -> Iterator[Family]:
         server, store = self._streaming_views.serverz(self.streaming), self._streaming_views.storez(self.streaming)
         info = Family("stan_server_info", _GAUGE, "Identity of the streaming server; always 1.")
-        labels = {name: str(server.get(name, "")) for name in ("cluster_id", "server_id", "version", "state")}
+        labels = {"cluster_id": self._streaming_views.configured_cluster_id(self.streaming)}
+        labels |= {name: str(server.get(name, "")) for name in ("server_id", "version", "state")}
         labels |= {name: str(server[name]) for name in ("role", "node_id") if name in server}
         info.add(1, **labels, store=str(store.get("type", "")))
         yield info

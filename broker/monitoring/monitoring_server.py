@@ -104,7 +104,8 @@ class MonitoringServer:
 
     def show(self, streaming: object) -> None:
         """Switches to this streaming server."""
-        self._pages |= streaming_pages(streaming, self._streaming_views, self._rates)
+        pages = streaming_pages(streaming, self._streaming_views, self._rates)
+        self._pages = {"/": pages["/streaming"], **self._pages, **pages}  # the first page, unless NATS has it
         self._metrics.streaming = streaming
 
     async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:

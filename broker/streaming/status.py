@@ -107,6 +107,11 @@ def _cluster_id(server: StreamingServer) -> str:
     return "" if server.state == "FT_STANDBY" else text(server.options.cluster_id)
 
 
+def configured_cluster_id(server: StreamingServer) -> str:
+    """Returns the cluster id of the configuration, which connects the metrics of all servers of a group."""
+    return text(server.options.cluster_id)
+
+
 def _page(server: StreamingServer, everything: list[Any], offset: int, limit: int) -> tuple[list[Any], Json]:
     offset = max(offset, 0)
     limit = limit if limit > 0 else DEFAULT_LIMIT

@@ -50,11 +50,11 @@ def command(words: tuple[str, ...]) -> int:
     if not found and log is None:
         close = similar_codes(text)
         raise UsageError(
-            f"{console.escape(text[:200])}: neither a finding code nor a log line about a file store",
+            f"{console.escape(text[:200])}: neither a finding code nor a known error or warning of a server",
             f"did you mean {' or '.join(close)}?" if close else "`stantools explain` lists all codes",
         )
     if log is not None and not found:
-        console.note(f"read {counted(log.lines, 'line')}; none is about the file store")
+        console.note(f"read {counted(log.lines, 'line')}; none is an error or a warning that is known")
     if console.output() == "json":
         print_json({"explanations": [each.as_json() for each in found]})
     elif found:

@@ -81,7 +81,9 @@ def command(
     """
     tasks, url = pipeline.as_job() or cluster.on_spark() or writer == "spark", "://" in export_options.to
     if export_options.to == STDOUT and tasks:
-        raise UsageError("a cluster cannot write to stdout", "name a directory, or leave out the options for Spark")
+        if cluster.on_spark() or writer == "spark":
+            raise UsageError("Spark cannot write to stdout", "name a directory, or leave out the options for Spark")
+        raise UsageError("`stantools pipeline export` writes directories", "for stdout: stantools export STORE --to -")
     if export_options.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both use stdout", "leave one of them out")
     if url and writer == "tasks":

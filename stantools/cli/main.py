@@ -151,7 +151,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
     expose_value=False,
     is_eager=True,
     callback=_show_version,
-    help="Show the version, the kernels and the optional parts, and exit.",
+    help="Show the version, Python's, and the optional parts, and exit.",
 )
 def cli() -> None:
     """Inspect, check and rescue stores of NATS Streaming and JetStream.

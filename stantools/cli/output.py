@@ -228,9 +228,10 @@ class _ShownColumn:
         """Minimum width, with every word of the title."""
         return max(_MIN_WIDTH, *map(len, self.column.title.split() or [""]))
 
-    def tighten(self) -> None:
-        """Shrinks to the width of the cells and of the title's words."""
-        self.width = max(map(len, (*self.column.title.split(), *self.cells)))
+    @property
+    def full(self) -> int:
+        """Width of the cells and of the title's words."""
+        return max(map(len, (*self.column.title.split(), *self.cells)))
 
     @property
     def title(self) -> list[str]:
@@ -275,7 +276,7 @@ def _fit(columns: Sequence[_ShownColumn], width: int) -> list[_ShownColumn]:
     """
     kept = [each for each in columns if any(each.cells)]
     for each in kept:
-        each.tighten()
+        each.width = each.full
     texts = [each for each in kept if not each.column.number]
     free = [each for each in texts if not each.column.key]
     _shrink(kept, free, width, _READABLE)
@@ -284,6 +285,7 @@ def _fit(columns: Sequence[_ShownColumn], width: int) -> list[_ShownColumn]:
             break
         kept.remove(each)
         console.tell_cut(each.column.title)
+    _grow(kept, [each for each in free if each in kept], width)
     _shrink(kept, [each for each in free if each in kept], width)
     _shrink(kept, [each for each in texts if each in kept], width)
     return kept
@@ -296,6 +298,12 @@ def _shrink(columns: Sequence[_ShownColumn], texts: Sequence[_ShownColumn], widt
         if not wide:
             break
         max(wide, key=lambda each: each.width).width -= 1
+
+
+def _grow(columns: Sequence[_ShownColumn], texts: Sequence[_ShownColumn], width: int) -> None:
+    """Makes columns wider again, up to their texts, where columns that were left out made room."""
+    for each in texts:
+        each.width += min(max(width - _total(columns), 0), each.full - each.width)
 
 
 def _cell(value: Any) -> str:

@@ -68,20 +68,20 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
 
 
 _HELP = """\
-Run verbs over many stores at once: on Spark (local cores or a cluster), or in threads of one process.
+Run verbs over many stores at once, in threads of this process or on Spark (local cores or a cluster).
 
 `stantools pipeline VERB` is another name of `stantools VERB` with the same options. Its output lists stores even if
-there is one, and it starts Spark by itself if there is much to read: what is too little for Spark to pay is done here,
-with the same result; --engine decides otherwise.
+there is one. It starts Spark by itself if there are 2 GiB or more to read: with less, this process ends before Spark
+would have started, with the same result. --engine chooses.
 
 STORE is a store, a channel of one, a node of a cluster, an archive, a directory with stores at any depth, a single
-slice, a directory of .bak slices, a glob pattern, or a URL that fsspec can open; every machine that works must be able
-to read it under the same name. What comes out is what the verb says of each store, and the exit codes are the same;
-what cannot be read is named, and the rest is done.
+slice, a directory of .bak slices, a glob pattern, or a URL that fsspec can open. On a cluster, every machine must be
+able to read it under the same name. Each store is judged as by the verb alone, with the same exit codes. Stores that
+cannot be read are named, and the others are processed.
 
-Spark is pyspark 4.1 or later (the extra `spark`) with Java 17 or 21, found by JAVA_HOME or PATH. On a
-cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
-With spark-submit, it has to be installed there as well:
+Spark is pyspark 4.1 or later (the extra `spark`) with Java 17 or 21, found by JAVA_HOME or PATH. On a cluster, the
+workers' Python (PYSPARK_PYTHON) needs the packages that stantools depends on; a job sends stantools itself. For
+spark-submit, install stantools there as well:
 
 \b
   stantools pipeline verify /archive/stores
@@ -177,8 +177,8 @@ class Cluster:
         if not self.on_spark() and (not automatic or size < SPARK_PAYS):
             if automatic and size:
                 console.note(
-                    f"running in this process: {format_size(size)} are read faster than Spark starts; it can pay from "
-                    f"{format_size(SPARK_PAYS)} on (--engine spark uses it anyway)"
+                    f"running in this process: {format_size(size)} to read, and Spark pays from "
+                    f"{format_size(SPARK_PAYS)} on; --engine spark starts it"
                 )
             yield ThreadWork(workers or os.cpu_count() or 1)
             return
@@ -377,14 +377,16 @@ def table_paths(
 
     Only this process can read these. With `sql_tasks`, tasks of Spark open SQL stores themselves.
     """
-    from stantools.cli.opening import check_tasks, is_archive, open_source
+    from stantools.cli.opening import check_tasks, described, is_archive, open_source
     from stantools.pipeline.tables.sql_parts import check_password
     from stantools.sources import jetstream, sql
     from stantools.sources.door import recognise
     from stantools.sources.source import Capability
 
     paths = list(stores)
-    for number, path in enumerate(map(Path, stores)):
+    absolute = options.of(stores).paths  # the column `store` has them, also those of archives
+    for number, (given, whole) in enumerate(zip(stores, absolute, strict=True)):
+        path = Path(given if described(given) else whole)
         found = recognise(path)
         if sql_tasks and cluster.on_spark() and found.kind in (sql.DUMP, sql.DATABASE):
             check_password(stores[number])

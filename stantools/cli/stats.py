@@ -49,8 +49,8 @@ def command(stores: tuple[str, ...], stats_options: StatsOptions, table_options:
     counted as channels, and their subjects with the most messages are listed.
 
     Only intact messages are counted; damaged ranges are counted separately. Missing sequences are those between the
-    first and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a
-    sixteenth. Rates are messages per second, minute, hour or day, from a channel's first to its last message.
+    first and the last message of a channel. Percentiles of sizes and of the times between messages can be off by a
+    sixteenth (6 %). Rates are messages per second, minute, hour or day, from a channel's first to its last message.
 
     Exit code 0: done. 1: done, but something is damaged or cannot be read.
     """

@@ -17,6 +17,56 @@ _CLIENT: Final = "check the client named in the line; the broker continues"
 _NATS: Final = "see the log of the NATS server: `max_payload`, permissions, or why it ended"
 
 BROKER_LINES: Final[tuple[LogLine, ...]] = (
+    # Reasons of a start that fails.
+    line_of(
+        r"another broker is using this store|holds a store of its own",
+        "the directory belongs to another broker, or is a store of its own; this broker did not start.",
+        "",
+        "give each broker a directory of its own (-dir)",
+    ),
+    line_of(
+        r"Error listening on port",
+        "the port for clients cannot be opened; the server did not start.",
+        "another process uses the port, or the address is not one of this machine",
+        "end that process, or give another port or address: -p, -a",
+    ),
+    line_of(
+        r"discovered another streaming server with cluster ID|somebody else writes to stream",
+        "another streaming server with the same cluster id is on this NATS server; this one ended.",
+        "",
+        "stop the other one, or give this one another cluster id (-cid); several brokers are a group: -clustered",
+    ),
+    line_of(
+        r"unsupported store type|sql: unknown driver",
+        "the server does not have this type of store, or no such driver.",
+        "a misspelled -st or -sql_driver, or a SQL store, which stan-broker does not have",
+        "-st FILE or -st jetstream; of a SQL store: `stantools salvage DUMP --out NEW`",
+    ),
+    line_of(
+        r"unable to create the root directory|streams cannot be used: ",
+        "the directory of the store or of the streams cannot be made or used.",
+        "permissions, a parent that is missing, or a file of its name",
+        "correct -dir or -sd",
+    ),
+    line_of(
+        r"supported in FT mode",
+        "two modes that exclude each other are configured; the server did not start.",
+        "",
+        "-ft_group goes with a file store, and without -clustered",
+    ),
+    line_of(
+        r"NATS server with JetStream must be specified|has to be 2\.9 or newer|JetStream is not enabled there",
+        "channels as streams need a nats-server of version 2.9 or newer with JetStream.",
+        "",
+        "name one with -ns, and put `jetstream {}` into its configuration",
+    ),
+    line_of(
+        r"is not as the broker makes it|which is a subject of the channels|of channel .* is gone|has holes"
+        r"|belongs to a group of servers",
+        "the streams of the NATS server are not those of this broker; it did not start, and changed nothing.",
+        "another client changed them, or a group of brokers uses them",
+        "docs/high-availability.md has the remedy for each of these lines",
+    ),
     # The process.
     line_of(
         r"The end in order takes longer than",
@@ -163,7 +213,7 @@ BROKER_LINES: Final[tuple[LogLine, ...]] = (
         _NATS,
     ),
     line_of(
-        r"JetStream does not answer yet|This server cannot lead yet|The lease is lost|its state cannot be read yet"
+        r"JetStream does not answer|This server cannot lead yet|The lease is lost|its state cannot be read yet"
         r"|cannot be gone on with yet|cannot be made: ",
         "the node does not serve, because JetStream has no majority or does not answer.",
         "fewer than half of the NATS servers run",

@@ -66,4 +66,9 @@ def test_the_brokers_help_fits_and_its_error_is_the_last_line(capsys: pytest.Cap
         assert main([strict, "-foo"]) == 2
         assert main(["-foo", strict]) == 2
     assert main(["--strict_exit=false", "-foo"]) == 0
+    capsys.readouterr()
+    assert main(["--strict-exit"]) == 2, "of other spelling, but meant"
+    shown = capsys.readouterr()
+    assert shown.err == "flag provided but not defined: -strict-exit\n"
+    assert shown.out.splitlines()[-1] == f"{shown.err.strip()}; did you mean -strict_exit?"
     assert main(["--strict_exit", "--version"]) == 0

@@ -17,7 +17,9 @@ import pytest
 from rich.cells import cell_len
 
 from stantools.cli import console
+from stantools.cli.output import table_text
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.report import columns
 
 TOOL = [sys.executable, "-m", "stantools"]
 
@@ -144,6 +146,15 @@ def test_what_identifies_a_row_and_its_state_are_never_cut(
     assert [line for line in out.split("\n") if len(line) > columns and "  " in line.strip()] == []
     if columns == 80 and words[:2] == ("subs", "store"):
         assert "telemetry.europe.device-000001.temperature" in dict(found)["channel"]
+
+
+def test_columns_that_are_left_out_make_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = columns("channel", "first", "p50", numbers=("p50",), keys=("channel",), details=("p50",))
+    row = "telemetry.device-001", "2026-11-21T03:00:00Z", "1,024 bytes"
+    for width, cut in ((60, False), (44, False), (40, True)):
+        monkeypatch.setattr(console, "width", lambda width=width, **_: width)
+        text = table_text(names, [row])
+        assert ("…" in text, "p50" in text) == (cut, width == 60), text
 
 
 def test_numbers_are_never_cut(store: Path) -> None:

@@ -79,6 +79,25 @@ def test_texts_from_elsewhere_are_known(line: str) -> None:
     assert explain(f"[7] 2026/11/21 03:00:00.123456 [WRN] {line}")
 
 
+def test_reasons_of_starts_that_fail_have_a_remedy_of_their_own() -> None:
+    guide = (BROKER.parent / "docs" / "high-availability.md").read_text()
+    table = re.search(r"\| problem \| line of the log \| remedy \|\n(?:\|.*\n)+", guide)
+    assert table
+    reasons = [text for row in table[0].splitlines()[2:] for text in re.findall(r"`([^`]+)`", row.split("|")[2])]
+    assert len(reasons) > 12
+    reasons += [
+        "discovered another streaming server with cluster ID",
+        "unable to create the root directory [store]: mkdir store: not a directory",
+        "unsupported store type: FLIE",
+        'sql: unknown driver "" (forgotten import?)',
+    ]
+    found = {each: explain(f"[7] 2026/11/21 03:00:00.123456 [FTL] STREAM: Failed to start: {each}") for each in reasons}
+    general = "the server did not start, for the reason in the line."
+    assert [each for each, said in found.items() if not said or said[-1].meaning == general] == []
+    taken = 'Error listening on port: 0.0.0.0:4222, "listen tcp 0.0.0.0:4222: bind: address already in use"'
+    assert "another port" in explain(taken)[0].remedy
+
+
 def test_calls_with_a_text_from_elsewhere_are_listed() -> None:
     found: dict[str, int] = {}
     for path, _, text in calls():

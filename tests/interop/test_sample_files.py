@@ -125,3 +125,17 @@ def test_streams(tmp_path: Path) -> None:
         ]
     assert (tmp_path / "streams/jetstream/$G/streams/ORDERS/msgs").is_dir()
     assert (tmp_path / "channels/server.dat").exists()
+
+
+def test_programs_of_the_readme(tmp_path: Path) -> None:
+    """The page's commands in one terminal, after its broker in another."""
+    lines = (FILES.parent / "README.md").read_text().split("Programs that connect to a broker", 1)[1].splitlines()
+    commands = [line.split("#")[0].split() for line in lines[1:8] if line.startswith("    ")]
+    assert commands[0][:2] == ["stan-broker", "-c"] and len(commands) == 4
+    place(tmp_path, Path(commands[0][2]).name)
+    with Broker(tmp_path, "-c", Path(commands[0][2]).name) as broker:
+        for program, *words, url in commands[1:]:
+            assert (program, url) == ("python", "nats://localhost:4222")
+            script = [sys.executable, *words, broker.url]
+            done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=FILES.parents[1])
+            assert done.returncode == 0 and done.stdout, (words, done.stderr)

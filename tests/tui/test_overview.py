@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +13,11 @@ from stantools.sources.nodes import find_node
 from stantools.store import mapping
 from tests import cutting
 from tests.tui.conftest import LARGE, check_sizes, screen_text, until
+from tui.cells import text_of
 from tui.jobs import JobState
+from tui.screens.overview import _verdict
 from tui.screens.subscriptions import SubscriptionsScreen
+from tui.session import SourceSession
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,25 @@ async def test_golden(case: str, golden: Path, browse: Callable[..., Any], monke
     monkeypatch.chdir(golden / case)
     async with browse("datastore") as pilot:
         await check_sizes(pilot, f"overview-{case}", layout=case in ("durables", "many_channels"))
+
+
+def test_messages_are_not_counted_as_the_stores_before_all_indexes_are_read() -> None:
+    def verdict(phase: str, done: int) -> str:
+        session = SimpleNamespace(
+            NOUN="channel",
+            totals=SimpleNamespace(by_index=200 * done),
+            channels=dict.fromkeys("abc"),
+            job=SimpleNamespace(running=True, phase=phase, done=done, share=0.5),
+            scanned=False,
+            forecast_problem="",
+            start_outlook=lambda: None,
+            advice=lambda: None,
+        )
+        return "".join(map(text_of, next(iter(_verdict(cast("SourceSession", session))))))
+
+    assert verdict("", 0) == "reading the indexes: 0 of 3 channels, 0 messages so far"
+    assert verdict("reading indexes", 2) == "reading the indexes: 2 of 3 channels, 400 messages so far"
+    assert verdict("checking every byte", 3).startswith("600 messages in 3 channels by the indexes; checking")
 
 
 @pytest.mark.parametrize("case", ["killed_under_load", "snapshots"])

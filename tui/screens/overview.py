@@ -181,6 +181,10 @@ def _verdict(session: SourceSession) -> Iterable[Sequence[Cell]]:
             *((f"; {number(count)} {what}", role) for count, what in others if count),
             (unknown, role),
         ]
+    elif job and job.running and job.phase in ("", "reading indexes"):
+        # No number of all messages yet: it would be read as the store's.
+        done = f"{number(job.done if job.phase else 0)} of {counted(channels, session.NOUN)}"
+        yield [f"reading the indexes: {done}, {counted(totals.by_index, 'message')} so far"]
     else:
         share = job.share if job and job.running and job.phase == "checking every byte" else None
         progress: list[Cell] = [(f" {bar(share, 20):<20} ", "accent"), f"{share:.0%}"] if share is not None else []

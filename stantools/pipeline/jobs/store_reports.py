@@ -171,9 +171,13 @@ def diff_stores_report(result: JobResult[PairDifference]) -> Report:
     _add_others(report, len(unclean), "with differences: see -o json\n")
     messages, channels = (sum(getattr(each.found, name) for each in pairs) for name in ("messages", "channels"))
     text = in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
-    found = counted(sum(len(each.found.findings) for each in pairs), "finding")
-    failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
-    report.verdict = f"no difference: {text}" if result.clean else f"different: {found}{failed}; {text}"
+    found = sum(len(each.found.findings) for each in pairs)
+    failed = f"{counted(len(result.failed), 'store')} cannot be compared" if result.failed else ""
+    if found:
+        counts = ", ".join(filter(None, (counted(found, "finding"), failed)))
+        report.verdict = f"different: {counts}; {text}"
+    else:
+        report.verdict = f"no difference, but {failed}; {text}" if failed else f"no difference: {text}"
     return report
 
 

@@ -125,7 +125,7 @@ class StorePart:
 class StreamPart:
     """A stream of a JetStream directory."""
 
-    store: str  #: the directory, as given
+    store: str  #: the absolute path of the directory
     path: str  #: the directory of the stream
     account: str
     name: str

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TIME: Final = "timestamp[us, tz=UTC]"
 HEADERS: Final = "map<string, list<string>>"
-_STORE = ("string", "the store, as given or found")
+_STORE = ("string", "the absolute path of the store, or its URL")
 _CHANNEL = ("string", "the channel's name; bytes that are not UTF-8 are written as \\xNN")
 
 #: type, as Arrow writes it, and meaning of each column
@@ -123,7 +123,7 @@ _COLUMNS: dict[TableName, dict[str, tuple[str, str]]] = {
     },
     # One row per intact message of a JetStream directory; then one per damaged or missing part of each stream.
     TableName.STREAM_MESSAGES: {
-        "store": ("string", "the directory, as given"),
+        "store": ("string", "the absolute path of the directory"),
         "account": ("string", "account of the stream"),
         "stream": ("string", "name of the stream"),
         "sequence": ("int64", "sequence in the stream; of a damaged or missing part its first one, if known"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -630,3 +631,13 @@ def test_any_tree(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, str]
     path = tmp_path_factory.getbasetemp() / "tree.conf"
     path.write_text("\n".join(f"{key}: {value}" for key, value in tree.items()))
     assert isinstance(parse(["-c", str(path)], {}), BrokerOptions | CommandAnswer)
+
+
+def test_every_configuration_of_the_guides_is_valid_and_has_an_effect(folder: Path) -> None:
+    guides = sorted((Path(__file__).parents[3] / "docs").glob("*.md"))
+    blocks = [(path.name, text) for path in guides for text in re.findall(r"```conf\n(.*?)```", path.read_text(), re.S)]
+    assert len(blocks) > 7
+    for name, text in blocks:
+        (folder / "guide.conf").write_text(text)
+        checked = answer("-t", "-c", "guide.conf")
+        assert checked.exit_code == 0, (name, text, checked.stderr)

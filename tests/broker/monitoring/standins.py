@@ -125,6 +125,9 @@ class Streaming:
             raise RuntimeError("the server is on fire")
         return self.documents["serverz"]
 
+    def configured_cluster_id(self, _: Any) -> str:
+        return "test-cluster"
+
     def counters(self, _: Any) -> tuple[int, int]:
         server = self.documents["serverz"]
         return server["in_msgs"], server["out_msgs"]

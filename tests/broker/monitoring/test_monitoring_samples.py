@@ -75,6 +75,14 @@ async def test_every_metric_and_label_is_exported(exported: dict[str, set[str]])
         assert [each.count(mark) for mark in "({["] == [each.count(mark) for mark in ")}]"], each
 
 
+async def test_servers_of_a_group_have_one_cluster_id() -> None:
+    """By which the alerts count them; a document of a server on standby has none."""
+    streaming = Streaming()
+    streaming.documents["serverz"] |= {"state": "FT_STANDBY", "cluster_id": ""}
+    async with monitoring(streaming) as server:
+        assert b'stan_server_info{cluster_id="test-cluster",' in (await get(server.port, "/metrics")).body
+
+
 async def test_texts_name_labels_of_their_metrics(exported: dict[str, set[str]]) -> None:
     texts = [*targets(), *((rule["expr"], json.dumps(rule["annotations"])) for rule in rules())]
     for expression, text in texts:

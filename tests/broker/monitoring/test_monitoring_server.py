@@ -183,7 +183,7 @@ async def test_base_path_is_for_nats_only() -> None:
             ("/nats/varz", 200),
             ("/nats", 200),
             ("/varz", 404),
-            ("/", 404),
+            ("/", 200),
             ("/streaming/serverz", 200),
             ("/nats/streaming/serverz", 404),
             ("/metrics", 200),
@@ -195,8 +195,9 @@ async def test_base_path_is_for_nats_only() -> None:
 async def test_parts_can_be_left_out() -> None:
     server = MonitoringServer(None, object(), streaming_views=Streaming())
     await server.start("127.0.0.1", -1)
-    for target, status in (("/varz", 404), ("/", 404), ("/streaming/serverz", 200), ("/metrics", 200)):
+    for target, status in (("/varz", 404), ("/", 200), ("/streaming/serverz", 200), ("/metrics", 200)):
         assert (await get(server.port, target)).status == status
+    assert b'href="streaming/ui"' in (await get(server.port, "/")).body
     await server.stop()
     await server.stop()
 

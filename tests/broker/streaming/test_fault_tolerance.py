@@ -108,6 +108,7 @@ def test_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert (world.server.state, world.started, lock.attempts) == ("FT_STANDBY", False, 0)
     assert world.bus.listened() == [SUBJECT]
     assert [status.serverz(world.server)[name] for name in ("cluster_id", "state", "channels")] == ["", "FT_STANDBY", 0]
+    assert status.configured_cluster_id(world.server) == "test-cluster", "its metrics are those of the group"
     assert status.storez(world.server)["cluster_id"] == status.clientsz(world.server)["cluster_id"] == ""
     world.advance(MISSED / SECOND * 0.89)
     assert lock.attempts == 0
