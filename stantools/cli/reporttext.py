@@ -52,6 +52,15 @@ def preview(report: Report) -> None:
         print_report(report)
 
 
+def agreed(plan: Report, question: str, *, yes: bool) -> bool:
+    """Prints a plan, and asks; notes that nothing happens without consent."""
+    preview(plan)
+    agrees = console.confirm(question, yes=yes)
+    if not agrees:
+        console.note("nothing was changed")
+    return agrees
+
+
 def show_plan(report: Report) -> ExitCode:
     """Prints a plan that is not carried out; returns its exit code."""
     code = show(report)
