@@ -458,11 +458,9 @@ def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable
     def read_options(given: ReadingOptions) -> ReadOptions:
         from stantools.store.read_options import ReadOptions
 
-        key, password = given.encryption_key.key(), given.sql_password.key()
-        words = given.encryption_key.words("--encryption-key")
-        return ReadOptions(
-            given.crc_poly, not given.no_crc, key, given.accept_unreadable, given.sql_driver, password, words
-        )
+        plain = (given.crc_poly, not given.no_crc, None, given.accept_unreadable, given.sql_driver)
+        options = ReadOptions(*plain, key_words=given.encryption_key.words("--encryption-key"))
+        return options.with_secrets(given.encryption_key, given.sql_password)
 
     return declared_reading_options("read_options", read_options, without)
 

@@ -46,12 +46,7 @@ def command(store: Path, history: bool, read_options: ReadOptions) -> int:
     from stantools.inspection.source_queries import source_overview
     from stantools.inspection.subscribers_report import clients_report
 
-    result, node = source_overview(source)
-    if not node and result.server and result.server.node_id:
-        console.note(
-            "the node is clustered: its clients are in the Raft log, not in clients.dat; name the node's directory"
-        )
-    return show(clients_report(result))
+    return show(clients_report(*source_overview(source)))
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

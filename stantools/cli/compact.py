@@ -18,7 +18,7 @@ from stantools.cli.click_options import (
     verb,
 )
 from stantools.cli.progress import ByteProgress
-from stantools.cli.reporttext import preview, show, show_plan
+from stantools.cli.reporttext import agreed, show, show_plan
 from stantools.errors import UsageError
 from stantools.options import FORCE, SliceOptions, declared
 from stantools.recovery.recovery_options import CompactOptions, CompactTarget
@@ -89,9 +89,8 @@ def command(
         plan = plan_compaction(opened, options, progress=shown.advance)
     if consent.dry_run:
         return show_plan(compaction_report(plan))
-    preview(compaction_report(plan))
     question = f"Replace {console.escape(str(store))} (a copy is kept beside it)?"
-    if in_place and not console.confirm(question, yes=consent.yes):
+    if not agreed(compaction_report(plan), question, yes=consent.yes or not in_place):
         return console.declined()
     with ByteProgress("write", plan.bytes_before) as shown:
         if out is not None:

@@ -32,8 +32,6 @@ def _options() -> dict[str, Option]:
 
 
 def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any) -> ConnectOptions:
-    from stantools.nats.context import context_folder, over, read_context
-
     if not console.is_verbose():
         # Connection failures are reported where they matter.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -42,9 +40,7 @@ def _checked_options(servers: tuple[str, ...], context: str | None, **given: Any
     environment = click.core.ParameterSource.ENVIRONMENT
     if context is not None and click.get_current_context().get_parameter_source("servers") is environment:
         servers = ()  # the command line precedes the environment
-    options = ConnectOptions(split_servers(servers), **given)
-    if context is not None:
-        options = over(options, read_context(context, context_folder()))
+    options = _with_context(ConnectOptions(split_servers(servers), **given), context)
     # Without a server it stays so: the verb may know one.
     return options.checked() if options.servers else replace(options.checked(), servers=())
 
@@ -55,18 +51,20 @@ connection_options = folded("connect_options", _checked_options, _options(), tit
 
 def from_options(url: str, context: str | None) -> ConnectOptions:
     """Returns the options of a connection to a second server: its URL with a login, or a nats context."""
+    return _with_context(ConnectOptions(split_servers((url,))), context or None).checked()
+
+
+def _with_context(options: ConnectOptions, context: str | None) -> ConnectOptions:
     from stantools.nats.context import context_folder, over, read_context
 
-    options = ConnectOptions(split_servers((url,)))
-    return (over(options, read_context(context, context_folder())) if context else options).checked()
+    return options if context is None else over(options, read_context(context, context_folder()))
 
 
 def or_selected(connect_options: ConnectOptions) -> ConnectOptions:
     """Returns the options of the selected nats context, if neither a server nor a context was given."""
-    from stantools.nats.context import context_folder, over, read_context, selected_context
+    from stantools.nats.context import context_folder, selected_context
 
     if connect_options.servers or connect_options.context:
         return connect_options
-    folder = context_folder()
-    name = selected_context(folder)
-    return over(connect_options, read_context(name, folder)).checked() if name else connect_options
+    name = selected_context(context_folder())
+    return _with_context(connect_options, name).checked() if name else connect_options

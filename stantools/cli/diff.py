@@ -87,7 +87,7 @@ def command(
                 f"{other} is a stream, but tasks of Spark compare stores",
                 "compare it with: stantools diff, without options for Spark",
             )
-        read_options = pipeline.read_options(table_options)
+        read_options = table_options.read_options()
         return show(_with_stream(Path(store), other, channels, workers, connect_options, read_options))
     first, second = (
         pipeline.named_sources((each,), table_options, cluster, Capability.COMPARISON, channels=channels)

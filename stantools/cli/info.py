@@ -63,23 +63,17 @@ def command(
 
 
 def _of_one(source: Source, channels: tuple[str, ...], limits: StoreLimits | None, *, slices: bool) -> int:
-    from stantools.inspection.overview_report import overview_report, streams_report
-    from stantools.inspection.source_queries import source_overview
+    from stantools.inspection.source_queries import info_source
 
+    source.check_matches(channels)
     with ByteProgress("info") as shown:
-        if source.holds_streams:
-            from stantools.inspection.stream_overview import stream_overviews
-
-            return show(
-                streams_report(source, list(stream_overviews(source, patterns=channels, progress=shown.advance)))
-            )
-        source.check_matches(channels)
-        view, node = source_overview(source, patterns=channels, limits=limits, free_pages=True, progress=shown.advance)
-    code = show(overview_report(view, node, limited=limits is not None, slices=slices))
-    if code:
-        forecast = "" if node else "; for the server's behaviour: stantools forecast STORE"
+        report = info_source(source, patterns=channels, limits=limits, slices=slices, progress=shown.advance)
+    code = show(report)
+    if code and source.node:
+        console.note("for problems and remedies: stantools verify STORE")
+    elif code and not source.holds_streams:
         console.note(
-            f"for {'problems and remedies' if node else 'the intact messages'}: stantools verify STORE{forecast}"
+            "for the intact messages: stantools verify STORE; for the server's behaviour: stantools forecast STORE"
         )
     return code
 

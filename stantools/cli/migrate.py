@@ -29,7 +29,7 @@ from stantools.cli.click_options import (
 )
 from stantools.cli.click_options import command as command_of
 from stantools.cli.connection_options import connection_options, from_options, or_selected
-from stantools.cli.migration_runs import apply_plan, confirm, reopen, restore_streams
+from stantools.cli.migration_runs import apply_plan, confirm, opened_plan, restore_streams
 from stantools.cli.progress import ByteProgress
 from stantools.cli.report import OVERWRITE
 from stantools.cli.reporttext import preview, show
@@ -40,7 +40,7 @@ from stantools.escaping import shell_word
 from stantools.migration.plan.plan_options import PlanOptions, TargetPaths
 from stantools.migration.protocol_source import ProtocolSource
 from stantools.migration.run_options import ApplySettings, FollowOptions, PlanStoreOptions
-from stantools.migration.targets.target import connecting_of, opened, places_of
+from stantools.migration.targets.target import opened
 from stantools.notation import counted
 from stantools.options import Option, option
 
@@ -107,7 +107,7 @@ class PlannedMigration:
 
     @cached_property
     def read_options(self) -> ReadOptions:
-        return pipeline.read_options(self.table_options)
+        return self.table_options.read_options()
 
     def target(self, *, start: bool) -> AbstractContextManager[Destination]:
         return opened(self.places, or_selected(self.connect_options), start=start, note=console.note)
@@ -347,14 +347,9 @@ def apply_stage(
     consent: ChangeMode,
 ) -> int:
     """Apply a plan, and prove the result. The same command continues after an interruption."""
-    from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import Migration
 
-    plan = read_plan(plan_file)
-    places = places_of(plan, store_options.account, store_options.embedded_store, force=store_options.force)
-    with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
-        plan = plan.at(target.reference())
-        source = reopen(plan, store_options, running=store_options.force)
+    with opened_plan(plan_file, store_options, connect_options, running=store_options.force) as (plan, source, target):
         migration = Migration(plan, source, target, settings.options(plan.way), plan_file)
         return apply_plan(migration, settings, consent)
 
@@ -403,14 +398,9 @@ def verify_stage(plan_file: Path, connect_options: ConnectOptions, store_options
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.migration_report import migration_report
     from stantools.migration.plan.checks import find_changes
-    from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import Migration
 
-    plan = read_plan(plan_file)
-    places = places_of(plan, store_options.account, store_options.embedded_store)
-    with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
-        plan = plan.at(target.reference())
-        source = reopen(plan, store_options, running=True)
+    with opened_plan(plan_file, store_options, connect_options, running=True) as (plan, source, target):
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:

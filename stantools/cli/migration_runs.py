@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.target import Destination
     from stantools.migration.workflow import Migration
+    from stantools.nats.connect_options import ConnectOptions
     from stantools.sources.source import Source
 
 
@@ -45,6 +47,21 @@ def reopen(plan: MigrationPlan, store_options: PlanStoreOptions, *, running: boo
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is missing: {error}") from error
     return read_source(nodes, read_options, source_options, running=running)
+
+
+@contextmanager
+def opened_plan(
+    file: Path, store_options: PlanStoreOptions, connect_options: ConnectOptions, *, running: bool
+) -> Iterator[tuple[MigrationPlan, StoreSource, Destination]]:
+    """Opens the target of a plan and reads its store; the plan that it yields names this target."""
+    from stantools.migration.plan.planfile import read_plan
+    from stantools.migration.targets.target import connecting_of, opened, places_of
+
+    plan = read_plan(file)
+    places = places_of(plan, store_options.account, store_options.embedded_store, force=store_options.force)
+    with opened(places, connecting_of(plan, connect_options), note=console.note) as target:
+        plan = plan.at(target.reference())
+        yield plan, reopen(plan, store_options, running=running), target
 
 
 def restore_streams(

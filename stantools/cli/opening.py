@@ -20,7 +20,7 @@ from stantools.sources.jetstream import JETSTREAM, copy_note, node_copies
 from stantools.sources.nodes import node_of
 from stantools.sources.source import Capability, RecognisedPath, Source, SourceRequest
 from stantools.store.directory import ChannelFiles, Datastore
-from stantools.store.locks import check_not_in_use, log_lock_holder
+from stantools.store.locks import StoreUse, check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, polynomial_name, resolve_file_crc
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 #: Environment variable with the default store.
 STORE_VARIABLE = "STANTOOLS_STORE"
 _NODES = "stantools.nodes"
-_WRITTEN = "data being written may look damaged"
 
 
 _STORES = (directories.STORE, directories.NODE, JETSTREAM)
@@ -95,7 +94,8 @@ def open_source(
         if console.is_verbose():
             console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
         if node.raft and (pid := log_lock_holder(node.raft)) is not None:
-            console.warning(f"{console.escape(str(node.path))}: process {pid} is running this node: {_WRITTEN}")
+            use = StoreUse("lock", f"{console.escape(str(node.path))}: process {pid} is running this node", pid)
+            console.warning(use.warning)
     if source.datastore:
         _tell_store(source.datastore, read_options, channels)
     return source
@@ -197,11 +197,6 @@ def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:
     return Source(RecognisedPath(directories.NODE, node.path, nodes=(node,)), read_options, node.path, nodes=(node,))
 
 
-def open_store(path: Path, read_options: ReadOptions, *uses: Capability, channels: Sequence[str] = ()) -> Datastore:
-    """Opens the file store of a source; see `open_source`."""
-    return open_source(path, read_options, *uses, channels=channels).store("messages are in file stores")
-
-
 def open_sources(paths: Sequence[Path], read_options: ReadOptions, use: Capability) -> list[Source]:
     """Opens a store, or the nodes of one cluster; only a merge reads copies of a node as well."""
     copies = {} if use is Capability.MERGE else node_copies(paths)
@@ -247,10 +242,9 @@ def describe_node(ctx: click.Context, text: str) -> str:
 def check_stopped(sources: Iterable[Source], *, force: bool) -> None:
     """Refuses sources in use, whose files would differ in age; with `force`, only warns."""
     for source in sources:
-        for node in () if source.archived else source.parts():
-            for path in (node.raft, node.data):
-                for use in check_not_in_use(path, force=force) if path else ():
-                    console.warning(f"{use.detail}: {_WRITTEN}")
+        for path in () if source.archived else source.places():
+            for use in check_not_in_use(path, force=force):
+                console.warning(use.warning)
 
 
 def read_source(

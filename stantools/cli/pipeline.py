@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.model import FailedRead
     from stantools.pipeline.tables.table_options import TableOptions
     from stantools.sources.source import Capability, Source
-    from stantools.store.read_options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -271,17 +270,6 @@ def _table_options(given: ReadingOptions) -> TableOptions:
     )
 
 
-def read_options(options: TableOptions, *, here: bool = True) -> ReadOptions:
-    """Returns the same options for a store of this machine; tasks look up the key where they run."""
-    from stantools.store.read_options import ReadOptions
-
-    key, password = (options.key.key(), options.sql_password.key()) if here else (None, None)
-    words = options.key.words("--encryption-key")
-    return ReadOptions(
-        options.polynomial, options.check_crc, key, options.accept_unreadable, options.sql_driver, password, words
-    )
-
-
 def threads(workers: int) -> int | None:
     """Returns the number of threads for several sources: as the user says, otherwise one for each core."""
     source = click.get_current_context().get_parameter_source("workers")
@@ -340,7 +328,7 @@ def named_sources(
     from stantools.cli.opening import check_tasks, described, open_named, recognise_named
 
     on_spark, whole = cluster.on_spark(), options.of(stores, channels=tuple(channels))
-    reading = read_options(options, here=not on_spark)
+    reading = options.read_options(here=not on_spark)
     if len(stores) == 1 and not on_spark and not as_job():
         (path, recognised), *more = recognise_named(stores[0], uses).items()
         if not more and (source := open_named(path, recognised, reading, *uses, channels=channels, alone=True)):
@@ -394,7 +382,7 @@ def table_paths(
         if cluster.on_spark() and found.kind is not jetstream.JETSTREAM:
             check_tasks(found)
         if is_archive(found) or found.kind in (sql.DUMP, sql.DATABASE, jetstream.BACKUP):
-            source = open_source(path, read_options(options), Capability.TABLE, channels=channels, found=found)
+            source = open_source(path, options.read_options(), Capability.TABLE, channels=channels, found=found)
             if source.holds_streams:
                 paths[number] = str(source.streams[0].path)
             else:

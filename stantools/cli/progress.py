@@ -37,7 +37,7 @@ class StatusLine:
             mode = "bar" if sys.stderr.isatty() else "none"
         self._mode = mode
         self._task = task
-        self._done = 0
+        self._done = self._total = 0
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._next = self._started + _QUIET_SECONDS
@@ -68,6 +68,10 @@ class StatusLine:
             self._width = max(self._width, len(text))
             sys.stderr.write("\r" + text.ljust(self._width))
             sys.stderr.flush()
+
+    def _left(self, rate: float) -> float | None:
+        """Returns the seconds left at a rate; None if they are unknown."""
+        return (self._total - self._done) / rate if rate and self._total >= self._done else None
 
     def _look(self, now: float) -> None:
         """Called at each display, before the text is made."""
@@ -135,12 +139,8 @@ class ByteProgress(StatusLine):
     def _rate(self, now: float) -> float:
         return self._done / max(now - self._started, 1e-6)
 
-    def _left(self, now: float) -> float | None:
-        rate = self._rate(now)
-        return (self._total - self._done) / rate if rate and self._total >= self._done else None
-
     def _state(self, now: float, *, final: bool) -> dict[str, Any]:
-        left = self._left(now)
+        left = self._left(self._rate(now))
         state = {
             "bytes": self._done,
             "total": self._total or None,
@@ -157,7 +157,7 @@ class ByteProgress(StatusLine):
         sizes = f"  {format_size(self._done)}" + (f" of {format_size(self._total)}" if self._total else "")
         pace = f"  {format_pace(self._done, now - self._started, 'bytes')}"
         end = "" if self._tasks is None else f"  {self._tasks[0]} of {self._tasks[1]} tasks"
-        end += format_left(self._left(now) if self._total else None)
+        end += format_left(self._left(self._rate(now)) if self._total else None)
         end += f"  {counted(self._findings, 'finding')}" if self._findings else ""
         columns = console.width(err=True)
         texts = (f"{self._task}{begin}{middle}{end}" for middle in (sizes + pace, sizes, pace, ""))

@@ -52,6 +52,12 @@ def preview(report: Report) -> None:
         print_report(report)
 
 
+def agreed(plan: Report, question: str, *, yes: bool) -> bool:
+    """Prints a plan, and asks."""
+    preview(plan)
+    return console.confirm(question, yes=yes)
+
+
 def show_plan(report: Report) -> ExitCode:
     """Prints a plan that is not carried out; returns its exit code."""
     code = show(report)

@@ -21,7 +21,7 @@ from stantools.cli.reporttext import show, show_plan
 from stantools.errors import UsageError
 from stantools.escaping import shell_word
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
-from stantools.recovery.recovery_options import SalvageOptions, SalvageTarget, StreamSalvageOptions
+from stantools.recovery.recovery_options import SalvageOptions, StreamSalvageOptions
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster, NamedSources
@@ -106,23 +106,20 @@ def salvage_streams(
     force: bool,
 ) -> int:
     """Writes the streams of JetStream directories anew, prints the result, and returns the exit code."""
-    from stantools.recovery.streams.new_streams import write_backups, write_store
+    from stantools.cli.opening import check_stopped
+    from stantools.recovery.streams.new_streams import write_streams
     from stantools.recovery.streams.stream_plan import plan_stream_salvage
     from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
     from stantools.sources.jetstream import joined
-    from stantools.store.locks import check_not_in_use
 
-    for source in sources:
-        for use in () if source.archived else check_not_in_use(source.place, force=force or out is None):
-            console.warning(f"{use.detail}: data being written may look damaged")
+    check_stopped(sources, force=force or out is None)
     with ByteProgress("plan") as shown:
         places = [each.path for each in sources]
         plan = plan_stream_salvage(joined(sources), options, patterns, shown.advance, places)
     if out is None:
         return show_plan(stream_salvage_report(plan))
-    write = write_backups if options.to is SalvageTarget.BACKUP else write_store
     with ByteProgress("write", plan.bytes) as shown:
-        result = write(plan, out, shown.advance)
+        result = write_streams(plan, out, options.to, shown.advance)
     code = show(stream_salvage_report(plan, result, options))
     if not result.good:
         _tell_mistake(str(out))

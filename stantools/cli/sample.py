@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stantools.cli import console
 from stantools.cli.click_options import PathType, given, options_of, verb
-from stantools.cli.output import print_json, print_table
 from stantools.cli.progress import ByteProgress
-from stantools.errors import ExitCode, UsageError
+from stantools.cli.reporttext import show
+from stantools.errors import UsageError
+from stantools.escaping import escape
 from stantools.notation import counted, format_size
 from stantools.options import Option, SampleOptions
 
 if TYPE_CHECKING:
+    from stantools.inspection.report import Report
     from stantools.store.sample import Sample
 
 
@@ -32,40 +33,33 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     from stantools.store.sample import channel_names, write_sample
 
     if list_damages:
-        return _list_damages()
+        return show(_damages())
     if directory is None:
         raise UsageError("DIR is missing: the directory of the sample", "see: stantools sample --help")
     total = options.messages * len(channel_names(options)) * options.size
     with ByteProgress("sample", total) as shown:
         result = write_sample(directory, options, progress=lambda count: shown.advance(count * options.size))
-    if console.output() == "json":
-        print_json(_as_json(result))
-        return ExitCode.CLEAN
-    click.echo(
-        f"{console.escape(str(result.path))}: {counted(len(result.channels), 'channel')}, "
-        f"{counted(result.messages, 'message')}, {format_size(result.bytes)} of payload"
-    )
-    for done in result.damages:
-        click.echo(f"damaged: {done.name}: {console.escape(done.file)}: {console.escape_lines(done.detail)}")
-    return ExitCode.CLEAN
+    return show(_report(result))
 
 
-def _list_damages() -> int:
-    from stantools.inspection.report import columns
+def _damages() -> Report:
+    from stantools.inspection.report import Report, ReportTable, columns
     from stantools.store.damage import DAMAGES
 
-    if console.output() == "json":
-        print_json({"damages": [{"name": name, "description": each.description} for name, each in DAMAGES.items()]})
-    else:
-        print_table(columns("damage", "what it does"), ((name, each.description) for name, each in DAMAGES.items()))
-    return ExitCode.CLEAN
+    rows = [(name, each.description) for name, each in DAMAGES.items()]
+    report = Report(
+        document=lambda: {"damages": [dict(zip(("name", "description"), row, strict=True)) for row in rows]}
+    )
+    report.tables.append(ReportTable(columns("damage", "what it does"), stream=iter(rows)))
+    return report
 
 
-def _as_json(result: Sample) -> dict[str, object]:
-    return {
-        "path": str(result.path),
-        "channels": list(result.channels),
-        "messages": result.messages,
-        "bytes": result.bytes,
-        "damages": [{"name": d.name, "file": d.file, "detail": d.detail} for d in result.damages],
-    }
+def _report(result: Sample) -> Report:
+    from stantools.inspection.report import Report, ReportRemark
+
+    report = Report(leads=True, document=result.as_json)
+    report.verdict = f"{result.path}: {counted(len(result.channels), 'channel')}, "
+    report.verdict += f"{counted(result.messages, 'message')}, {format_size(result.bytes)} of payload"
+    texts = (f"{each.name}: {escape(each.file)}: {each.detail}" for each in result.damages)
+    report.list_remarks((ReportRemark("damaged", text, "") for text in texts), "damage")
+    return report

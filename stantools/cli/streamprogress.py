@@ -123,11 +123,8 @@ class StreamsProgress(StatusLine, JournalObserver):
         self._rate = recent if not self._rate else self._rate + _SMOOTHING * (recent - self._rate)
         self._done_at_look, self._last_look = self._done, now
 
-    def _left(self) -> float | None:
-        return (self._total - self._done) / self._rate if self._rate and self._total >= self._done else None
-
     def _state(self, now: float, *, final: bool) -> dict[str, Any]:
-        left = self._left()
+        left = self._left(self._rate)
         return {
             "messages": self._done,
             "total": self._total,
@@ -156,7 +153,7 @@ class StreamsProgress(StatusLine, JournalObserver):
         elif (waiting := self._waiting()) >= _STALL_SECONDS:
             text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
         else:
-            text += format_pace(self._rate, 1, "msgs") + format_left(self._left())
+            text += format_pace(self._rate, 1, "msgs") + format_left(self._left(self._rate))
         parts = [_task_text(name, task, now) for name, task in list(self._tasks.items())[:_NAMED]]
         if len(self._tasks) > _NAMED:
             parts.append(f"and {len(self._tasks) - _NAMED} more")

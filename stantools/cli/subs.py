@@ -13,7 +13,6 @@ from stantools.cli.click_options import channel_option, node_option, reading_opt
 from stantools.cli.output import show_records
 from stantools.cli.reporttext import show
 from stantools.errors import UsageError
-from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.store.directory import Datastore
@@ -77,17 +76,7 @@ def command(
     from stantools.inspection.subscribers_report import subscriptions_report
 
     source.check_matches(channels)
-    result, node = source_overview(source, patterns=channels)
-    if node and node.orphans:
-        console.note(
-            f"{counted(node.orphans, 'message')} of members that left a queue group and not redelivered since: "
-            "servers count them as acknowledged"
-        )
-    elif not node and result.server and result.server.node_id:
-        console.note(
-            "the node is clustered: its subscriptions are in the Raft log, not in this store; name the node's directory"
-        )
-    return show(subscriptions_report(result, ids, statuses))
+    return show(subscriptions_report(*source_overview(source, patterns=channels), ids, statuses))
 
 
 def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Iterator[dict[str, Any]]:

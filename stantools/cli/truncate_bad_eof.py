@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stantools.cli import console
 from stantools.cli.click_options import dry_run_option, given, options_of, reading_options, store_argument, verb
 from stantools.cli.progress import ByteProgress
-from stantools.cli.reporttext import preview, show, show_plan
+from stantools.cli.reporttext import agreed, show, show_plan
 from stantools.inspection.start_options import AnyStartOptions
 from stantools.options import FORCE, Option
 from stantools.recovery.recovery_options import BACKUP
@@ -79,8 +79,7 @@ def command(
         if plan.refusals and not force:
             raise refusal(plan)
         return code
-    preview(planned)
-    if not console.confirm(f"Change {console.escape(str(store))}?", yes=consent):
+    if not agreed(planned, f"Change {console.escape(str(store))}?", yes=consent):
         return console.declined()
     result = apply_truncation(plan, backup or default_backup(store), force=force)
     return show(truncation_report(plan, result, removed=removed))
@@ -100,8 +99,7 @@ def _repair_streams(
     planned = stream_repair_report(plan)
     if dry_run or not plan.steps:
         return show_plan(planned)
-    preview(planned)
-    if not console.confirm(f"Change {console.escape(str(source.path))}?", yes=consent):
+    if not agreed(planned, f"Change {console.escape(str(source.path))}?", yes=consent):
         return console.declined()
     result = apply_stream_repair(plan, backup or default_backup(source.path, "repaired"), now, force=force)
     return show(stream_repair_report(plan, result))

@@ -52,11 +52,12 @@ def command(
 
     Press ? for the keys. NO_COLOR switches colors off.
     """
-    if store is None and monitor is None and not connect_options.servers and not connect_options.context:
+    server = connect_options if connect_options.servers or connect_options.context else None
+    if store is None and monitor is None and server is None:
         from stantools.cli.opening import usual_store
 
         store = Path(usual) if (usual := usual_store(click.get_current_context())) else None
-    if store is None and monitor is None and not connect_options.servers and not connect_options.context:
+    if store is None and monitor is None and server is None:
         raise UsageError("no STORE and no server was given", "name a STORE, or a server with --monitor or --server")
     if monitor is not None:
         from stantools.nats.monitoring import Address
@@ -81,7 +82,6 @@ def command(
     session: SourceSession | None = None
     if store is not None:
         session = session_of(open_source(store, read_options, Capability.SURVEY), workers=workers)
-    server = connect_options if connect_options.servers or connect_options.context else None
     base = os.environ.get("XDG_CONFIG_HOME")
     usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
     settings = read_settings(config or usual_config, must_exist=config is not None)

@@ -39,7 +39,7 @@ from stantools.inspection.overview import ChannelOverview, Overview, overview
 from stantools.inspection.subscribers import SubscriberList
 from stantools.inspection.verify import Verdict, verify
 from stantools.notation import counted, describe_ranges
-from stantools.store.directory import subject_matches
+from stantools.store.directory import matches_any
 from stantools.store.limits import StoreLimits
 from stantools.store.locks import find_uses
 from stantools.store.logwriter import encode_live
@@ -384,9 +384,7 @@ def node_overview(
 def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) -> None:
     """Adds the channels that only the log knows, and findings about messages missing in the store."""
     in_store = {each.name: each for each in result.channels}
-    names = [text(name) for name in report.state.channels]
-    if patterns:
-        names = [name for name in names if any(subject_matches(each, name) for each in patterns)]
+    names = [name for name in map(text, report.state.channels) if matches_any(name, patterns)]
     saved = {each.channel for each in report.base.state.channels} if report.base and report.base.state else set()
     for name in sorted(names):
         raw = name.encode("utf-8", "surrogateescape")

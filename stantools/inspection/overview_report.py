@@ -55,10 +55,12 @@ _STREAMS = columns(
 _MANY = 20
 
 
-def overview_report(view: Overview, node: NodeReport | None, *, limited: bool, slices: bool) -> Report:
+def overview_report(
+    view: Overview, node: NodeReport | None, *, limited: bool, slices: bool, streamed: bool = True
+) -> Report:
     """Returns the report of a store, or of a node; `limited` by a server's limits, with a table of `slices`."""
     report = _report(view.all_problems(), node)
-    report.document = lambda: view.as_json(streamed=True) | ({"node": node.as_json()} if node else {})
+    report.document = lambda: view.as_json(streamed=streamed) | ({"node": node.as_json()} if node else {})
     report.objects = (each.as_json(streamed=True) for each in view.channels)
     report.records = CHANNEL_COLUMNS, map(_record, view.channels)
     path = escape(view.path)

@@ -61,6 +61,26 @@ def source_overview(
     return result, report
 
 
+def info_source(
+    source: Source,
+    *,
+    patterns: Sequence[str] = (),
+    limits: StoreLimits | None = None,
+    slices: bool = False,
+    progress: Progress | None = None,
+    streamed: bool = True,
+) -> Report:
+    """Reads a source of any kind without its messages; with `streamed`, the json of its report has iterators."""
+    from stantools.inspection.overview_report import overview_report, streams_report
+
+    if source.holds_streams:
+        from stantools.inspection.stream_overview import stream_overviews
+
+        return streams_report(source, list(stream_overviews(source, patterns=patterns, progress=progress)))
+    view, node = source_overview(source, patterns=patterns, limits=limits, free_pages=True, progress=progress)
+    return overview_report(view, node, limited=limits is not None, slices=slices, streamed=streamed)
+
+
 def verify_source(
     source: Source,
     *,

@@ -68,7 +68,7 @@ class StreamsStartCheck:
         self._cluster: ClusterStart | None = None
 
     def pending_names(self) -> list[str]:
-        return [f"{each.account}/{each.name}" for each in self.pending]
+        return [each.full_name for each in self.pending]
 
     def run(self, check: StartCheck, progress: Progress, *, every_block: bool = False) -> None:
         """Adds the effects of a start; `every_block` reads the blocks below trusted indexes as well."""
@@ -103,7 +103,7 @@ class StreamsStartCheck:
         self._cluster = cluster = cluster_start(self.pending, self._groups, self._rules[-1])
         orphans = [each for each in self.pending if cluster.may_be_orphan(each.node, (each.account, each.name))]
         if orphans:
-            names = some_of([escape(f"{each.account}/{each.name}") for each in orphans], _NAMED)
+            names = some_of([escape(each.full_name) for each in orphans], _NAMED)
             check.destroys.append(
                 f"its cluster deletes {names} {ORPHAN_SECONDS} seconds after the start: the meta group on this node "
                 "does not assign them"
@@ -116,7 +116,7 @@ class StreamsStartCheck:
         forecasts: dict[str, list[DirectoryForecast]],
         progress: Progress,
     ) -> None:
-        name = f"{stream.account}/{stream.name}"
+        name = stream.full_name
         if lost := next((block for block in stream.blocks if not _readable(block.path)), None):
             text = f"{escape(str(lost.path))}: this user may not read it"
             if any(each.deletes_unopened for each in self._rules):

@@ -15,7 +15,7 @@ _NAMED: Final = 3
 def safe_step(source: Source, text: str) -> NextStep:
     """Returns the step that `text` names, with its commands; for streams that are locked, the one that opens them."""
     if locked := [each for each in source.streams if each.locked]:
-        named = some_of([escape(f"{each.account}/{each.name}") for each in locked], _NAMED)
+        named = some_of([escape(each.full_name) for each in locked], _NAMED)
         reason = f"nothing of {named} can be judged, as {locked[0].locked}: copy first, and find the key"
         command = command_line("stantools", "doctor", str((source.members or (source,))[0].path))
         return NextStep(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
 from stantools.escaping import escape
@@ -11,8 +11,11 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.overview import ChannelOverview, ClientList, Overview
 from stantools.inspection.report import Report, ReportRemark, ReportTable, columns
 from stantools.inspection.subscribers import SubscriberList, as_ranges, fields_json, subscription_json
-from stantools.notation import describe_ranges
+from stantools.notation import counted, describe_ranges
 from stantools.store.sublog import SubStatus
+
+if TYPE_CHECKING:
+    from stantools.inspection.node import NodeReport
 
 _SUBSCRIPTIONS = columns(
     *("channel", "id", "status", "client", "durable", "group", "last sent", "lag", "pending", "in flight", "wait"),
@@ -28,7 +31,9 @@ _CLIENTS = columns(
 )
 
 
-def subscriptions_report(view: Overview, ids: Sequence[int] = (), statuses: Sequence[str] = ()) -> Report:
+def subscriptions_report(
+    view: Overview, node: NodeReport | None, ids: Sequence[int] = (), statuses: Sequence[str] = ()
+) -> Report:
     """Returns the report of the subscriptions with some ids and statuses; by default of all."""
     report = Report()
     wanted = [(channel, _chosen(channel.subscriptions, ids, statuses)) for channel in view.channels]
@@ -54,10 +59,21 @@ def subscriptions_report(view: Overview, ids: Sequence[int] = (), statuses: Sequ
             remedy = "`stantools salvage STORE --out NEW` keeps the group and its position"
             report.warnings.append(ReportRemark("ghost", text, "warn", remedy))
     report.code = ExitCode.FINDINGS if report.warnings else ExitCode.CLEAN
+    if node and node.orphans:
+        text = f"{counted(node.orphans, 'message')} of members that left a queue group and not redelivered since"
+        report.warnings.insert(0, ReportRemark("note", f"{text}: servers count them as acknowledged"))
+    report.warnings[:0] = _elsewhere(view, node, "subscriptions", "this store")
     return report
 
 
-def clients_report(view: Overview) -> Report:
+def _elsewhere(view: Overview, node: NodeReport | None, what: str, place: str) -> Iterator[ReportRemark]:
+    """Yields the note that the store of a clustered node does not have its state."""
+    if not node and view.server and view.server.node_id:
+        text = f"the node is clustered: its {what} are in the Raft log, not in {place}; name the node's directory"
+        yield ReportRemark("note", text)
+
+
+def clients_report(view: Overview, node: NodeReport | None) -> Report:
     found = ClientList(view.clients)
     for channel in view.channels:
         found.add(channel)
@@ -85,6 +101,7 @@ def clients_report(view: Overview) -> Report:
     else:
         report.empty = "no clients"
     problems = [each for each in view.problems if each.startswith("clients.dat: ")]
+    report.warnings += _elsewhere(view, node, "clients", "clients.dat")
     report.warnings += [ReportRemark("problem", each, "warn") for each in problems]
     report.code = ExitCode.FINDINGS if problems else ExitCode.CLEAN
     return report

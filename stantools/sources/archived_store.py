@@ -26,7 +26,7 @@ from stantools.sources.archive import Archive, BombError, Member
 from stantools.sources.private_copy import private_directory, remove, renamed_stream
 from stantools.sources.source import ArchiveFormat, RecognisedPath, Source, SourceRequest
 from stantools.sources.store_search import DirectoryNames, find_stores, holds_channel
-from stantools.store.directory import subject_matches
+from stantools.store.directory import matches_any, subject_matches
 from stantools.store.names import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE, is_system_name
 
 #: bytes of the file system that stay free
@@ -51,8 +51,7 @@ class StoreMembers:
             above = {name, *_parents(name)}
             return not above.isdisjoint(self.whole) and above.isdisjoint(self.unread)
         first, _, rest = _below(name, root).partition("/")
-        chosen = any(subject_matches(pattern, first) for pattern in self.channels)
-        return not rest or not self.channels or chosen or is_system_name(first)
+        return not rest or matches_any(first, self.channels) or is_system_name(first)
 
     def channel_of(self, name: str) -> str:
         """Returns the directory of the channel that a member belongs to; "" if it belongs to none."""

@@ -26,7 +26,6 @@ from stantools.sources.source import (
     names_in,
 )
 from stantools.sources.store_search import MAX_DEPTH, MAX_DIRECTORIES, DirectoryNames, list_directories
-from stantools.store.directory import subject_matches
 from stantools.store.names import is_system_name
 from stantools.store.permissions import check_permitted, directories_below, is_closed
 
@@ -319,12 +318,7 @@ def _open_jetstream(found: RecognisedPath, request: SourceRequest) -> Source:
         for node, path in nodes.items()
         for place in group_places(path)
     )
-    wanted = request.channels or (">",)
-    chosen = [
-        each
-        for each in streams
-        if any(subject_matches(name, each.name) or name == f"{each.account}/{each.name}" for name in wanted)
-    ]
+    chosen = [each for each in streams if each.matches(request.channels)]
     flaws = []
     if problem := _check_permitted(found, chosen, groups):
         if not accepts:

@@ -19,7 +19,7 @@ from stantools.escaping import escape, shell_word
 from stantools.progress import Progress
 from stantools.sources.store_search import search
 from stantools.store.directory import NAME_STORE as NAME_STORE
-from stantools.store.directory import Datastore, open_datastore, subject_matches
+from stantools.store.directory import Datastore, open_datastore
 from stantools.store.nodes import NodeFiles
 from stantools.store.read_options import ReadOptions, open_store
 
@@ -259,11 +259,7 @@ class Source:
         Raises:
             UsageError: Patterns were given, and none matches.
         """
-        chosen = [
-            each
-            for each in self.streams
-            if not patterns or any(subject_matches(pattern, each.name) for pattern in patterns)
-        ]
+        chosen = [each for each in self.streams if each.matches(patterns)]
         if patterns and not chosen:
             raise UsageError(f"no stream matches {', '.join(map(escape, patterns))}", "see: stantools info STORE")
         return chosen
@@ -284,8 +280,8 @@ class Source:
         Raises:
             StoreUnreadableError: None or several have that name.
         """
-        names = [f"{each.account}/{each.name}" for each in self.streams]
-        found = [each for each, full in zip(self.streams, names, strict=True) if name in (each.name, full)]
+        names = [each.full_name for each in self.streams]
+        found = [each for each in self.streams if name in (each.name, each.full_name)]
         if len(found) == 1:
             return found[0]
         what = f"{len(found)} streams are called {escape(name)}" if found else f"no stream {escape(name)}"
@@ -301,13 +297,13 @@ class Source:
         if not patterns or self.nodes:
             return True
         if self.holds_streams:
-            return any(subject_matches(pattern, each.name) for each in self.streams for pattern in patterns)
+            return any(each.matches(patterns) for each in self.streams)
         return bool((self.sql or self.store()).matching(patterns))
 
     def check_matches(self, patterns: Sequence[str]) -> None:
-        """Raises UsageError with the channels that there are, if none matches a pattern."""
+        """Raises UsageError if no channel or stream matches a pattern."""
         if not self.matches(patterns):
-            self.store().chosen(patterns)
+            (self.chosen_streams if self.holds_streams else self.store().chosen)(patterns)
 
     def data_size(self, channels: Sequence[str] = ()) -> int:
         """Returns the bytes of the slices or blocks of some channels or streams, to measure progress; 0 if unknown."""
@@ -318,6 +314,12 @@ class Source:
     def parts(self) -> tuple[NodeFiles, ...]:
         """Returns the source as nodes of a cluster: a store by itself is a node without a Raft log."""
         return self.nodes or (NodeFiles(self.path, None, self.store().path),)
+
+    def places(self) -> list[Path]:
+        """Returns the directories in which a server may be at work."""
+        if self.holds_streams:
+            return [self.place]
+        return [path for node in self.parts() for path in (node.raft, node.data) if path]
 
     def choose_rows(self, *uses: Capability) -> None:
         """Chooses the messages of a SQL store that its uses get, and names the others; uses of its rows get all."""

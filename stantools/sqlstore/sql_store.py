@@ -14,7 +14,7 @@ from stantools.sqlstore.conversion import ChannelContent, write_store
 from stantools.sqlstore.message_scan import ChannelRows, MessageScan
 from stantools.sqlstore.sql_recovery import KeptRow, SqlState, recover
 from stantools.sqlstore.tables import ChannelRow, MessageRow, StoreTables
-from stantools.store.directory import subject_matches
+from stantools.store.directory import matches_any
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
 
@@ -127,7 +127,7 @@ class SqlStore:
         return found
 
     def matching(self, patterns: Sequence[str]) -> list[str]:
-        return [each for each in self.channels if not patterns or any(subject_matches(one, each) for one in patterns)]
+        return [each for each in self.channels if matches_any(each, patterns)]
 
     def write(
         self, directory: Path, patterns: Sequence[str] = (), progress: Callable[[int], object] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -167,9 +167,7 @@ class Datastore:
 
     def matching(self, patterns: Sequence[str] = ()) -> list[str]:
         """Returns the names of the channels that match any of the patterns (all, if none is given)."""
-        if not patterns:
-            return list(self.channel_names)
-        return [name for name in self.channel_names if any(subject_matches(p, name) for p in patterns)]
+        return [name for name in self.channel_names if matches_any(name, patterns)]
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[str]:
         """Returns the result of `matching` for patterns that a user wrote.
@@ -205,6 +203,11 @@ def subject_matches(pattern: str, subject: str) -> bool:
         if position >= len(have) or (token != "*" and token != have[position]):
             return False
     return len(wanted) == len(have)
+
+
+def matches_any(name: str, patterns: Collection[str]) -> bool:
+    """Returns whether a name matches one of some patterns; without patterns, every name does."""
+    return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
 def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None = None) -> Datastore:

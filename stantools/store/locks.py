@@ -46,6 +46,11 @@ class StoreUse:
     detail: str  #: the observation, for people
     pid: int | None = None  #: the process, if known
 
+    @property
+    def warning(self) -> str:
+        """What it means to a reader of the store."""
+        return f"{self.detail}: data being written may look damaged"
+
 
 def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[StoreUse]:
     """Refuses to continue if a server seems to be using the store.

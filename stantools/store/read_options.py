@@ -7,7 +7,7 @@ follow from the records themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from stantools.format.layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
 )
+from stantools.secret import Secret
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.serverinfo import refuse_0_1
@@ -45,6 +46,10 @@ class ReadOptions:
     sql_driver: str | None = None  #: `mysql` or `postgres`, for a database whose address does not tell
     sql_password: bytes | None = field(default=None, repr=False)  #: password of a database
     key_words: tuple[str, ...] = ()  #: the words of a command that give the key
+
+    def with_secrets(self, key: Secret, password: Secret) -> ReadOptions:
+        """Returns the options with secrets that are looked up on this machine."""
+        return replace(self, encryption_key=key.key(), sql_password=password.key())
 
 
 def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:

@@ -56,6 +56,12 @@ class Sample:
     bytes: int  #: bytes of the messages' data
     damages: tuple[AppliedDamage, ...]  #: the applied damages, in order
 
+    def as_json(self) -> dict[str, object]:
+        """Returns what the command line prints as json."""
+        damages = [{"name": each.name, "file": each.file, "detail": each.detail} for each in self.damages]
+        counts = {"channels": list(self.channels), "messages": self.messages, "bytes": self.bytes}
+        return {"path": str(self.path), **counts, "damages": damages}
+
 
 def write_sample(directory: Path, options: SampleOptions | None = None, *, progress: Progress | None = None) -> Sample:
     """Writes a sample store.

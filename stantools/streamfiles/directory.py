@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import NotPermittedError, StoreUnreadableError
+from stantools.store.directory import matches_any
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.permissions import refusal
 from stantools.streamfiles import highwayhash, s2
@@ -71,6 +72,15 @@ class StoredStream:
     def name(self) -> str:
         """Name of the stream, by which its files were hashed; that of a directory being deleted begins with a dot."""
         return self.hashed_as or self.path.name.removeprefix(".")
+
+    @property
+    def full_name(self) -> str:
+        """ACCOUNT/NAME."""
+        return f"{self.account}/{self.name}"
+
+    def matches(self, patterns: Collection[str]) -> bool:
+        """Returns whether its name matches one of some patterns, or one is ACCOUNT/NAME; without patterns it does."""
+        return matches_any(self.name, patterns) or self.full_name in patterns
 
     @cached_property
     def names(self) -> set[str]:

@@ -19,9 +19,9 @@ from stantools.recovery.compact import (
 )
 from stantools.recovery.compact.apply import room_needed
 from stantools.recovery.compact.compaction_report import compaction_report
-from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.place import check_room
 from stantools.recovery.recovery_options import CompactTarget
-from stantools.store.atomic import absolute, check_exchangeable, check_vacant
+from stantools.store.atomic import absolute, check_exchangeable
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, SliceLimits
 from tui.cells import name_text
 from tui.jobs import Job
@@ -81,11 +81,10 @@ class CompactWizard(Wizard[CompactionPlan]):
         self.look_for_uses(job, preview, "messages written meanwhile may be missing from the result")
         job.begin_phase("checking", store.data_size(store.channel_names))
         plan = plan_compaction(store, options, progress=job.advance)
-        room = partial(check_room, target, room_needed(plan))
         if self.changes_store:
-            preview.attempt(partial(check_exchangeable, target), room)
+            preview.attempt(partial(check_exchangeable, target), partial(check_room, target, room_needed(plan)))
         else:
-            preview.attempt(partial(check_outside, source.path, target), partial(check_vacant, absolute(target)), room)
+            preview.check_place(source.path, target, room_needed(plan))
         preview.report = compaction_report(plan)
         preview.report.facts.append(("in place of" if self.changes_store else "to", name_text(target)))
         preview.add_free(target)

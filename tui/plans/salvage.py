@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size
 from stantools.options import FORCE, OUT
-from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
 from stantools.recovery.salvage.apply import room_needed
 from stantools.recovery.salvage.check import NewStoreCheck, check_new_store
 from stantools.recovery.salvage.salvage_report import salvage_report
-from stantools.store.atomic import absolute, check_vacant
 from tui.cells import counted, name_text
 from tui.jobs import Cancelled, Job
 from tui.plans.form import field_of, fields_of
@@ -62,11 +59,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
         self.look_for_uses(job, preview, "unfinished writes may look like damage")
         job.begin_phase("scanning", store.data_size(names))
         plan = plan_salvage(store, options, progress=job.advance)
-        preview.attempt(
-            partial(check_outside, plan.source, out),
-            partial(check_vacant, absolute(out)),
-            partial(check_room, out, room_needed(plan)),
-        )
+        preview.check_place(plan.source, out, room_needed(plan))
         self._out = out
         preview.report = salvage_report(plan)
         subscriptions = sum(len(each.subscriptions) for each in plan.channels)

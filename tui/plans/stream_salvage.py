@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size
 from stantools.options import CHANNELS, FORCE, OUT
-from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.recovery_options import SalvageTarget, StreamSalvageOptions
-from stantools.recovery.streams.new_streams import write_backups, write_store
+from stantools.recovery.streams.new_streams import write_streams
 from stantools.recovery.streams.stream_plan import StreamSalvagePlan, plan_stream_salvage
 from stantools.recovery.streams.stream_salvage_report import stream_salvage_report
-from stantools.store.atomic import absolute, check_vacant
 from tui.cells import counted, name_text
 from tui.jobs import Job
 from tui.plans.form import field_of, fields_of
@@ -54,11 +51,7 @@ class StreamSalvageWizard(Wizard[StreamSalvagePlan]):
         patterns = self.form.words_of("channel")
         job.begin_phase("scanning", source.data_size(patterns))
         plan = plan_stream_salvage(source, self._options, patterns, job.advance)
-        preview.attempt(
-            partial(check_outside, source.path, self._out),
-            partial(check_vacant, absolute(self._out)),
-            partial(check_room, self._out, plan.bytes),
-        )
+        preview.check_place(source.path, self._out, plan.bytes)
         preview.report = stream_salvage_report(plan)
         preview.report.facts += [("to", name_text(self._out)), ("needs", f"about {format_size(plan.bytes)}")]
         preview.add_free(self._out)
@@ -72,9 +65,9 @@ class StreamSalvageWizard(Wizard[StreamSalvagePlan]):
         )
 
     def run(self, job: Job[PlanOutcome]) -> PlanOutcome:
-        plan, backup = self.plan, self._options.to is SalvageTarget.BACKUP
+        plan, to = self.plan, self._options.to
         self.refuse_uses(job)
         job.begin_phase("writing", plan.bytes)
-        result = (write_backups if backup else write_store)(plan, self._out, job.advance)
+        result = write_streams(plan, self._out, to, job.advance)
         report = stream_salvage_report(plan, result, self._options)
-        return self.outcome(report, None if backup else result.path)
+        return self.outcome(report, None if to is SalvageTarget.BACKUP else result.path)

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -17,7 +18,8 @@ from stantools.inspection.report import Report, ReportRemark
 from stantools.inspection.source_queries import signs_of_use
 from stantools.nats.connect_options import ConnectOptions
 from stantools.notation import format_size
-from stantools.recovery.place import free_bytes
+from stantools.recovery.place import check_outside, check_room, free_bytes
+from stantools.store.atomic import absolute, check_vacant
 from stantools.store.directory import Datastore
 from stantools.store.locks import StoreUse, check_not_in_use
 from stantools.store.read_options import ReadOptions, open_store
@@ -46,6 +48,12 @@ class PlanPreview:
             except StantoolsError as problem:
                 if all(problem.message != each.message for each in self.obstacles):
                     self.obstacles.append(problem)
+
+    def check_place(self, source: Path, out: Path, room: int) -> None:
+        """Checks that a new directory can be made of a source, with `room` bytes."""
+        self.attempt(
+            partial(check_outside, source, out), partial(check_vacant, absolute(out)), partial(check_room, out, room)
+        )
 
     def add_free(self, place: Path) -> None:
         """Adds the free space of a file system to the facts."""

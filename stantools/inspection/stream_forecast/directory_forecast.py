@@ -140,7 +140,7 @@ def forecast_directory(
             outcome = StartedStream(stream.account, stream.name, error="no server with this directory looks for it")
             if survey:
                 outcome.loss = StreamLoss(found := survey(stream).intact, unserved=found)
-            forecast.streams[f"{stream.account}/{stream.name}"] = outcome
+            forecast.streams[stream.full_name] = outcome
             continue
         start = _StreamStart(stream, rules, forecast, time.time_ns() if now is None else now, progress, cluster)
         try:

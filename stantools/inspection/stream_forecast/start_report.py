@@ -87,7 +87,7 @@ class StartForecasts:
         cluster = cluster_start(source.streams, source.raft_groups, NEWEST)
         orphans = [each for each in source.streams if cluster.may_be_orphan(each.node, (each.account, each.name))]
         if orphans:
-            named = some_of([escape(f"{each.account}/{each.name}") for each in orphans], _NAMED)
+            named = some_of([escape(each.full_name) for each in orphans], _NAMED)
             text += (
                 f"In its cluster, the server deletes {named} {ORPHAN_SECONDS} seconds after the start: the meta group "
             )

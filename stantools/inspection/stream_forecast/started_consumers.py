@@ -13,7 +13,7 @@ import numpy as np
 from stantools.errors import NotPermittedError, StoreUnreadableError
 from stantools.inspection.stream_forecast.reading import MAX_SPAN, BlockReader, ServerHangs
 from stantools.inspection.stream_forecast.recovery import RecoveredStream
-from stantools.store.directory import subject_matches
+from stantools.store.directory import matches_any
 from stantools.store.ranges import Ranges
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import ConsumerState, encode_consumer
@@ -277,8 +277,7 @@ class _ConsumerRecovery:
 
 
 def _fits(filters: Sequence[str], subject: bytes) -> bool:
-    text = subject.decode("utf-8", "surrogateescape")
-    return not filters or any(subject_matches(pattern, text) for pattern in filters)
+    return matches_any(subject.decode("utf-8", "surrogateescape"), filters)
 
 
 def _filters(config: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from stantools.inspection.advice import Health
 from stantools.inspection.source_queries import doctor_source
 from stantools.inspection.start_options import StartOptions
-from stantools.pipeline.jobs.stores import JobResult, map_stores
+from stantools.pipeline.jobs.stores import JobResult, StoreDocument, map_stores
 from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead
 from stantools.pipeline.tables.table_options import TableOptions
@@ -19,11 +18,7 @@ from stantools.progress import PhaseCounter, Progress
 from stantools.work import Work
 
 
-@dataclass
-class StoreDiagnosis:
-    root: str
-    document: dict[str, Any]  #: as of `doctor` of this store alone
-
+class StoreDiagnosis(StoreDocument):
     @property
     def state(self) -> Health:
         return Health(self.document["state"])
@@ -31,9 +26,6 @@ class StoreDiagnosis:
     @property
     def clean(self) -> bool:
         return self.state is Health.HEALTHY
-
-    def as_json(self) -> dict[str, Any]:
-        return {"store": self.root, **self.document, "clean": self.clean}
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
-from stantools.inspection.source_queries import source_overview
-from stantools.inspection.stream_overview import stream_overviews
-from stantools.pipeline.jobs.stores import JobResult, map_stores
+from stantools.inspection.source_queries import info_source
+from stantools.pipeline.jobs.stores import JobResult, StoreDocument, map_stores
 from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.model import FailedRead
 from stantools.pipeline.tables.table_options import TableOptions
-from stantools.sources.source import Source
 from stantools.store.limits import StoreLimits
 from stantools.work import Work
 
 
 @dataclass
-class StoreOverview:
-    root: str
-    document: dict[str, Any]  #: as of `info` of this store alone
+class StoreOverview(StoreDocument):
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -46,9 +41,6 @@ class StoreOverview:
             for each in self.document.get("streams", self.document.get("channels", ()))
         ]
 
-    def as_json(self) -> dict[str, Any]:
-        return {"store": self.root, **self.document, "clean": self.clean}
-
 
 def run_info(
     work: Work,
@@ -67,17 +59,5 @@ def run_info(
 def _overview(store: FoundStore, options: TableOptions, limits: StoreLimits | None) -> StoreOverview:
     """In a task: the overview of one store."""
     source = store.opened_in_task(options)
-    if source.holds_streams:
-        return _of_streams(source, options.channels)
-    result, node = source_overview(source, patterns=options.channels, limits=limits, free_pages=True)
-    document = result.as_json() | ({"node": node.as_json()} if node else {})
-    findings = [each for each in node.findings if each.severity != "info"] if node else []
-    told = chain(result.all_problems(), (f"{each.file or each.channel}: {each.detail}" for each in findings))
-    return StoreOverview(store.shown, document, list(told))
-
-
-def _of_streams(source: Source, patterns: Sequence[str]) -> StoreOverview:
-    streams = list(stream_overviews(source, patterns=patterns))
-    document = {"kind": "jetstream", "path": str(source.path), "streams": [each.as_json() for each in streams]}
-    problems = [f"{each.account}/{each.name}: {text}" for each in streams for text in each.problems]
-    return StoreOverview(source.shown, document, problems + source.flaws)
+    report = info_source(source, patterns=options.channels, limits=limits, streamed=False)
+    return StoreOverview(store.shown, dict(report.document()), [each.text for each in report.warnings])

@@ -32,13 +32,12 @@ from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import FailedRead, StoreRef
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.progress import Phase, Progress
-from stantools.recovery.recovery_options import SalvageTarget
 from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
 from stantools.recovery.salvage.check import NewStoreCheck, NewStoreStart, check_start
 from stantools.recovery.salvage.manifest import report
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
-from stantools.recovery.streams.new_streams import StreamSalvageResult, write_backups, write_store
+from stantools.recovery.streams.new_streams import StreamSalvageResult, write_streams
 from stantools.recovery.streams.stream_plan import StreamSalvagePlan, plan_stream_salvage
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
@@ -261,7 +260,7 @@ class _SalvageRun:
                 self._fail(stores[number], uses.error())
                 continue
             free.append(number)
-            self.result.warnings += [f"{use.detail}: data being written may look damaged" for use in uses]
+            self.result.warnings += [use.warning for use in uses]
         return free
 
     def _write(self, planned: Sequence[_StoreSalvage]) -> None:
@@ -371,8 +370,7 @@ class _StreamsSalvage:
         """Writes the plan, unless nothing is to be written; returns the report."""
         result: StreamSalvageResult | None = None
         if self._out is not None:
-            write = write_backups if self.job.stream_options.to is SalvageTarget.BACKUP else write_store
-            result = write(plan, self._out, progress)
+            result = write_streams(plan, self._out, self.job.stream_options.to, progress)
         return self._report(plan, result)
 
     def _report(self, plan: StreamSalvagePlan, result: StreamSalvageResult | None) -> dict[str, Any]:

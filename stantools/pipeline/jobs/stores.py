@@ -63,6 +63,21 @@ class JobResult(Generic[S]):
         }
 
 
+@dataclass
+class StoreDocument:
+    """A store with what the verb says of it alone in json."""
+
+    root: str
+    document: dict[str, Any]
+
+    @property
+    def clean(self) -> bool:
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, Any]:
+        return {"store": self.root, **self.document, "clean": self.clean}
+
+
 def map_stores(
     work: Work,
     function: Callable[[FoundStore], S],

@@ -34,9 +34,9 @@ from stantools.sqlstore.address import is_address, without_password
 from stantools.store.directory import (
     INDEX_NAME,
     SLICE_NAME,
+    matches_any,
     open_datastore,
     slice_number,
-    subject_matches,
 )
 from stantools.store.names import is_system_name
 from stantools.store.permissions import check_permitted
@@ -124,9 +124,9 @@ class FoundStore:
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[ListedChannel | FailedRead]:
         """Yields its channels that match any of the patterns (all without patterns), or the failure to list one."""
         if self.loose is not None:
-            yield from (each for each in self.loose if _matches(each.name, patterns))
+            yield from (each for each in self.loose if matches_any(each.name, patterns))
             return
-        yield from listed(self._channel, [name for name in self.channel_names if _matches(name, patterns)])
+        yield from listed(self._channel, [name for name in self.channel_names if matches_any(name, patterns)])
 
     def data_size(self, patterns: tuple[str, ...] = ()) -> int:
         """Returns the bytes of its streams, or of its channels as far as they can be listed."""
@@ -172,10 +172,6 @@ class FoundStore:
                 )
             )
         return refs
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
 #: Sizes of the heads of a slice to search for its channel: most slices name it at once, a damaged one later.

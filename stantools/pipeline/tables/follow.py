@@ -19,7 +19,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.pipeline.tables.model import FailedRead, SlicePiece, SliceRef, StoreRef
 from stantools.pipeline.tables.positions import Offsets, not_followed
-from stantools.store.directory import subject_matches
+from stantools.store.directory import matches_any
 from stantools.store.growing_channel import (
     ANYWHERE,
     BEGINNING,
@@ -256,11 +256,9 @@ class TableFollower:
         return self._found
 
     def _wanted(self, name: str) -> bool:
-        if not self.channels:
-            return True
         known = self._matching.get(name)
         if known is None:
-            known = self._matching[name] = any(subject_matches(pattern, name) for pattern in self.channels)
+            known = self._matching[name] = matches_any(name, self.channels)
         return known
 
     def _follower(self, store: StoreRef, name: str) -> ChannelFollower:

@@ -23,7 +23,6 @@ from stantools.sources.source import Capability, Source, SourceRequest
 from stantools.sources.sql import DATABASE, DUMP
 from stantools.sqlstore.address import is_address, parse_address, without_password
 from stantools.sqlstore.tables import RowSelection
-from stantools.store.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from stantools.sqlstore.sql_store import SqlStore
@@ -105,11 +104,7 @@ def opened_part(part: SqlPart, options: TableOptions) -> Iterator[Source]:
 
 @contextmanager
 def _opened(path: str, options: TableOptions, rows: RowSelection | None = None) -> Iterator[Source]:
-    reading = ReadOptions(
-        *(options.polynomial, options.check_crc, options.key.key(), options.accept_unreadable),
-        *(options.sql_driver, options.sql_password.key()),
-    )
-    source = open_source(Path(path), SourceRequest(reading, options.channels, rows=rows))
+    source = open_source(Path(path), SourceRequest(options.read_options(), options.channels, rows=rows))
     try:
         yield source
     finally:

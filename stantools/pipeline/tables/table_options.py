@@ -28,6 +28,7 @@ from stantools.pipeline.tables.source_kinds import holds_streams
 from stantools.secret import Secret
 from stantools.sqlstore.address import is_address
 from stantools.store.ranges import Bounds
+from stantools.store.read_options import ReadOptions
 
 #: Prefix of options that are passed to fsspec under the rest of their name.
 STORAGE = "storage."
@@ -107,6 +108,14 @@ class TableOptions:
         # Links and `..` in patterns stay.
         paths = tuple(path if "://" in path or is_address(path) else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)
+
+    def read_options(self, *, here: bool = True) -> ReadOptions:
+        """Returns the same options for a store of this machine; tasks look up the secrets where they run."""
+        options = ReadOptions(
+            *(self.polynomial, self.check_crc, None, self.accept_unreadable, self.sql_driver),
+            key_words=self.key.words("--encryption-key"),
+        )
+        return options.with_secrets(self.key, self.sql_password) if here else options
 
     def no_channel(self) -> UsageError:
         listed = ", ".join(map(escape, self.channels))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.recovery_options import SalvageTarget
 from stantools.recovery.streams.record_files import BlockFileRecords, ChosenRecords, MessagesDigest
 from stantools.recovery.streams.stream_plan import SalvagedStream, StreamSalvagePlan
 from stantools.sources.jetstream import ARCHIVE, REQUEST
@@ -37,6 +38,13 @@ class StreamSalvageResult:
     @property
     def good(self) -> bool:
         return not self.problems
+
+
+def write_streams(
+    plan: StreamSalvagePlan, out: Path, to: SalvageTarget, progress: Progress | None = None
+) -> StreamSalvageResult:
+    """Writes the streams of a plan as a store directory or as backups; `progress` is called with bytes."""
+    return (write_backups if to is SalvageTarget.BACKUP else write_store)(plan, out, progress)
 
 
 def write_store(plan: StreamSalvagePlan, out: Path, progress: Progress | None = None) -> StreamSalvageResult:

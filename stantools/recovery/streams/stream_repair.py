@@ -138,7 +138,7 @@ def _groups(stream: StoredStream, root: Path) -> Iterator[list[RepairStep]]:
     """Yields the steps of a stream; a list has steps that are taken or refused together."""
     if stream.path.name.startswith(".") or not stream.path.is_dir() or (stream.encrypted and stream.key is None):
         return
-    owner = f"{stream.account}/{stream.name}"
+    owner = stream.full_name
     sums = [(folder, _renewed(stream, root, folder, key)) for folder, key in _configurations(stream)]
     steps = [
         RepairStep(owner, change, _CONSUMER_SUM if folder else "no server loads the stream without the right checksum")
