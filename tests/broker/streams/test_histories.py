@@ -57,7 +57,19 @@ def _takes_more_of_a_burst(found: DifferenceError) -> bool:
 
 def _copies_less_of_a_burst(found: DifferenceError) -> bool:
     """Limits of the origin took messages of a burst: one of both had copied more of them by then."""
-    return found.step is not None and found.step.kind == "burst" and found.limited
+    last = found.step or next(reversed(found.before), None)
+    return last is not None and last.kind == "burst" and found.limited
+
+
+def _passes_what_was_given_up(found: DifferenceError) -> bool:
+    """A message that waited for an acknowledgement went; those before it had been given up after one delivery."""
+    if not isinstance(found.ours, dict):
+        return False
+    places = found.differing()
+    return bool(places) and all(
+        name.endswith(".ack_floor") and own > other and found.config(name).get("max_deliver") == 1
+        for name, own, other in places
+    )
 
 
 def _waits_beyond(found: DifferenceError) -> bool:
@@ -200,6 +212,8 @@ KNOWN: Final = {
     "real servers count only the last message of each subject, when a purge has them count anew what is left for a "
     "consumer that began with these": _counts_lasts_only,
     "real servers do not copy a stream with limits for its consumers": _does_not_copy,
+    "real servers leave the floor of acknowledgements where it was, if the last pending message goes after others were "
+    "given up": _passes_what_was_given_up,
     "real servers forget at a purge what is queued for its next delivery, until its wait is over once more": (
         _forgets_what_is_queued
     ),
