@@ -91,6 +91,8 @@ def read_header_state(store: StreamStore, config: StreamConfig, now: int) -> Hea
         if config.allow_msg_ttl and headers:
             with contextlib.suppress(RequestError):
                 lifetimes.note(message.sequence, message.time, lifetime(headers))
+    if contents.locate(contents.last) is not None and (last := store.read(contents.last)) is not None:
+        ids.last = parse_nats_headers(last.header).get(MESSAGE_ID, b"")  # also after the window
     return HeaderState(ids, lifetimes)
 
 

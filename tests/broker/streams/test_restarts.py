@@ -192,3 +192,19 @@ def test_a_consumer_keeps_its_whole_configuration(tmp_path: Path, config: dict[s
     world.restart()
     assert world.api("CONSUMER.INFO.S.c")["config"] == before
     world.server.stop()
+
+
+def test_the_last_message_id_outlives_its_window(tmp_path: Path) -> None:
+    """As in nats-server 2.15.1: after a restart it is that of the last stored message, if that has one."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], duplicate_window=SECOND)
+    header = {"Nats-Msg-Id": "one"}
+    world.publish("s", **header)
+    world.pass_time(2 * SECOND)
+    world.restart()
+    assert "wrong last msg ID: one" in str(world.publish("s", **{"Nats-Expected-Last-Msg-Id": "other"}))
+    assert world.publish("s", **header, **{"Nats-Expected-Last-Msg-Id": "one"})["seq"] == 2
+    assert world.publish("s")["seq"] == 3
+    world.pass_time(2 * SECOND)
+    world.restart()
+    assert "error" in world.publish("s", **{"Nats-Expected-Last-Msg-Id": "one"})
