@@ -356,6 +356,20 @@ async def test_what_a_client_published_before_it_ended_reaches_everybody(aborted
     assert [wire.written.count(b"MSG") for wire in world.wires] == [0, 1, 1, 1, 1]
 
 
+async def test_what_a_client_sent_before_it_left_is_handled_to_the_end() -> None:
+    """Reading pauses while it waits for its turns; TLS has read more by then."""
+    world = await World.of(2)
+    await world.feed(1, b"SUB all 1\r\n")
+    world.server.read_coalescer.run()
+    with mock.patch.object(fair_scheduler, "_TURN", 0.0), mock.patch.object(fair_scheduler, "_MIN_TURN", 0.0):
+        await world.feed(0, (publish(b"all") + b"PING\r\n") * 3)
+        world.server.read_coalescer.run()
+        assert world.connections[0].input_state is InputState.WAITING
+        world.connections[0].connection_lost(None)
+    await world.settle()
+    assert world.wires[1].written.count(b"MSG") == 3
+
+
 async def test_who_sends_much_at_a_time_reads_as_much_as_before_at_a_time() -> None:
     world = await World.of(1)
     server, connection = world.server, world.connections[0]

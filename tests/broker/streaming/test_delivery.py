@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.stores.interface import StorageError
 from broker.stores.memory import MemoryStore
 from broker.streaming.commits import SHARE
 from broker.streaming.ports import Role
@@ -450,6 +451,24 @@ class TestRedelivery:
 
 class TestDurables:
     """Section 17, and trace 10 of section 27."""
+
+    @pytest.mark.parametrize("group", [b"", b"g"])
+    def test_a_resumption_that_cannot_be_stored_changes_nothing(
+        self, world: World, group: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wishes = {"durable_name": b"d", "q_group": group}
+        world.subscribe(b"foo", **wishes).close()
+        (offline,) = world.channel(b"foo").subscriptions()
+        before = offline.state.SerializeToString()
+
+        def fail(_state: object) -> None:
+            raise StorageError("no space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.channel(b"foo").store, "update", fail)
+            assert world.subscribe(b"foo", **wishes, max_in_flight=7).error == b"no space left on device"
+        assert not offline.active and offline.state.SerializeToString() == before
+        assert not world.subscribe(b"foo", **wishes).error and offline.active
 
     def test_resuming(self, world: World) -> None:
         number(world, b"foo", 8)
