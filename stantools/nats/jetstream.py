@@ -161,10 +161,10 @@ class JetStream:
         """Deletes a message; its sequence stays empty. `erase` also overwrites it on disk."""
         await self._change(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
 
-    async def message(self, stream: str, sequence: int) -> dict[str, Any] | None:
+    async def message(self, stream: str, query: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns one message (`subject`, `seq`, `time`, base64 `data` and `hdrs`), None if there is none."""
         try:
-            answer = await self.api(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, asks=True)
+            answer = await self.api(f"STREAM.MSG.GET.{stream}", query, asks=True)
         except ApiError as problem:
             if problem.err_code == MESSAGE_NOT_FOUND:
                 return None

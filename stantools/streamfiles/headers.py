@@ -88,13 +88,14 @@ def message_id(block: bytes) -> bytes:
     return found[1] if found else b""
 
 
-def guarded(block: bytes, identity: bytes, channel_sequence: int, expected_last: int) -> bytes:
+def guarded(block: bytes, identity: bytes, channel_sequence: int, expected_last: int | None) -> bytes:
     """Returns a message's header block (of `header_block`) with the lines that publishing adds.
 
-    `expected_last` is the stream's last sequence before it.
+    `expected_last` is the stream's last sequence before it; None if it may be stored at any.
     """
     own = block[: -len(END_LINE)] if block else VERSION_LINE
-    return b"%b%b: %b%d\r\n%b: %d\r\n\r\n" % (own, MESSAGE_ID, identity, channel_sequence, EXPECTED_LAST, expected_last)
+    place = b"" if expected_last is None else b"%b: %d\r\n" % (EXPECTED_LAST, expected_last)
+    return b"%b%b: %b%d\r\n%b\r\n" % (own, MESSAGE_ID, identity, channel_sequence, place)
 
 
 def filler(expected_last: int) -> bytes:

@@ -122,6 +122,30 @@ def test_answers_that_end_a_run() -> None:
     assert answer(run, [message(b"_INBOX.z.4", b'{"stream":"S","seq":4}')]) and run.confirmed == 3
 
 
+def test_messages_without_a_place() -> None:
+    """Other writers publish between them; the stream knows some from an earlier run."""
+    run = PublishRun("S", WINDOW, exact=False)
+    run.begin(b"_INBOX.x.", 5)
+    part = batch([Item(20, 10**18, b"a"), Item(30, 10**18, b"b"), Item(31, 10**18, b"c")], b"orders")
+    part.stream_sequence[:] = [6, 7, 8]
+    frames, done = run.encode(part, 0, 3, b"id:", origin=False)
+    assert done == 3 and b"Nats-Expected-Last-Sequence" not in frames and b"Nats-Msg-Id: id:31\r\n" in frames
+    run.add(done, len(frames))
+    first = message(b"_INBOX.x.6", b'{"stream":"S","seq":900}')
+    second = message(b"_INBOX.x.7", b'{"stream":"S","seq":17,"duplicate": true}')
+    assert not answer(run, [first, second])
+    assert (run.confirmed, run.in_flight, run.stored, run.repeated) == (7, 1, 17, 1)
+    refused = b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}'
+    [unexpected] = answer(run, [message(b"_INBOX.x.8", refused)])
+    assert unexpected.sequence == 8 and isinstance(unexpected.problem, ApiError)
+    [unexpected] = answer(run, [message(b"_INBOX.x.9", b'{"stream":"S","seq":902}')])
+    assert isinstance(unexpected.problem, AckOrderError) and "a message to S" in unexpected.problem.message
+    [unexpected] = answer(run, [message(b"_INBOX.x.8", b'{"ok":true}')])
+    assert "was answered with" in unexpected.problem.message
+    run.begin(b"_INBOX.y.", 7)
+    assert (run.confirmed, run.stored, run.repeated) == (7, 0, 1)
+
+
 def test_a_message_too_large_for_the_server() -> None:
     run = PublishRun("S", WINDOW, 64)
     run.begin(b"_INBOX.x.", 0)

@@ -49,6 +49,7 @@ def encode(kernel: ModuleType, batch: Any, row: int = 0, rows: int | None = None
         REPLY,
         b"orders:1:",
         more.get("origin", True),
+        more.get("exact", True),
         more.get("shift", 0),
         more.get("largest", LARGEST),
         out,
@@ -75,6 +76,17 @@ def test_without_headers_of_its_own(kernel: ModuleType) -> None:
     ((_, _, block, data),) = split(frames)
     assert block == b"NATS/1.0\r\nNats-Msg-Id: orders:1:1\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
     assert data == b"" and headers.own_block(block) == b""
+
+
+def test_without_a_place(kernel: ModuleType) -> None:
+    of = batch([Item(7, data=b"x"), Item(9, data=b"y")], b"orders")
+    of.stream_sequence[:] = [1, 2]
+    done, frames = encode(kernel, of, origin=False, exact=False)
+    assert done == 2
+    assert split(frames) == [
+        (b"orders", REPLY + b"1", b"NATS/1.0\r\nNats-Msg-Id: orders:1:7\r\n\r\n", b"x"),
+        (b"orders", REPLY + b"2", b"NATS/1.0\r\nNats-Msg-Id: orders:1:9\r\n\r\n", b"y"),
+    ]
 
 
 def test_ends_before_a_gap_and_before_what_does_not_fit(kernel: ModuleType) -> None:
@@ -131,25 +143,27 @@ items = st.builds(
     st.lists(items, min_size=1, max_size=12),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
     st.integers(1, 2**63),
     st.integers(0, 12),
     st.integers(0, 4000),
     st.integers(0, 400),
 )
 def test_both_write_the_same(
-    listed: list[Item], contiguous: bool, origin: bool, first: int, row: int, room: int, largest: int
+    listed: list[Item], contiguous: bool, origin: bool, exact: bool, first: int, row: int, room: int, largest: int
 ) -> None:
     of = batch(listed, b"orders")
     if contiguous:
         of.stream_sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
     row = min(row, len(listed))
-    results = [encode(kernel, of, row, room=room, origin=origin, largest=largest) for kernel in KERNELS.both]
+    options = {"room": room, "origin": origin, "exact": exact, "largest": largest}
+    results = [encode(kernel, of, row, **options) for kernel in KERNELS.both]
     assert results[0] == results[1]
     for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
         item, number = listed[at], int(of.stream_sequence[at])
         assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
         own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
-        assert block == headers.guarded(own, b"orders:1:", item.sequence, number - 1)
+        assert block == headers.guarded(own, b"orders:1:", item.sequence, number - 1 if exact else None)
         assert headers.own_block(block) == own
 
 
@@ -188,17 +202,37 @@ BAD = [
 
 @pytest.mark.parametrize("answer", GOOD)
 def test_good_answers(kernel: ModuleType, answer: bytes) -> None:
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7) == (1, 8)
+    found = 1, 8, 7, int(b"duplicate" in answer)
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == found
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found
 
 
 @pytest.mark.parametrize("answer", BAD)
 def test_other_answers(kernel: ModuleType, answer: bytes) -> None:
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7) == (0, 7)
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == (0, 7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (b'{"stream":"S","seq":8}', (1, 8, 8, 0)),
+        (b'{"stream":"S","seq":18446744073709551615,"duplicate":true}', (1, 8, 2**64 - 1, 1)),
+        (b'{"stream":"S","seq":18446744073709551616}', (0, 7, 0, 0)),
+        (b'{"stream":"S","seq":100000000000000000000}', (0, 7, 0, 0)),
+        (b'{"stream":"S","seq":08}', (0, 7, 0, 0)),
+        (b'{"stream":"S","seq":8,"duplicate":false}', (1, 8, 8, 0)),
+        (b'{"stream":"S","seq":8,"duplicate":', (1, 8, 8, 0)),
+        (b'{"error":{"code":503,"err_code":10047},"stream":"S","seq":8}', (0, 7, 0, 0)),
+    ],
+)
+def test_answers_of_any_place(kernel: ModuleType, answer: bytes, found: tuple[int, int, int, int]) -> None:
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found
 
 
 @pytest.mark.parametrize("token", [b"8", b"07", b"7.", b"", b"x"])
 def test_an_answer_to_another_message(kernel: ModuleType, token: bytes) -> None:
-    assert kernel.check_answers(*answers((REPLY + token, GOOD[0])), 0, REPLY, 7) == (0, 7)
+    for exact in (True, False):
+        assert kernel.check_answers(*answers((REPLY + token, GOOD[0])), 0, REPLY, 7, exact) == (0, 7, 0, 0)
 
 
 def test_answers_that_are_late_do_not_count(kernel: ModuleType) -> None:
@@ -211,15 +245,15 @@ def test_answers_that_are_late_do_not_count(kernel: ModuleType) -> None:
         (REPLY + b"8", ack % 8),
     ]
     buffer, frames = answers(*listed)
-    assert kernel.check_answers(buffer, frames, 0, REPLY, 5) == (4, 7)
-    assert kernel.check_answers(buffer, frames, 4, REPLY, 8) == (5, 9)
-    assert kernel.check_answers(buffer, frames, 5, REPLY, 9) == (5, 9)
+    assert kernel.check_answers(buffer, frames, 0, REPLY, 5, True) == (4, 7, 6, 0)
+    assert kernel.check_answers(buffer, frames, 4, REPLY, 8, True) == (5, 9, 8, 0)
+    assert kernel.check_answers(buffer, frames, 5, REPLY, 9, True) == (5, 9, 0, 0)
 
 
 def test_an_answer_with_a_header_is_no_good_one(kernel: ModuleType) -> None:
     buffer, frames = answers((REPLY + b"7", GOOD[0]))
     frames.header_size[0] = 16
-    assert kernel.check_answers(buffer, frames, 0, REPLY, 7) == (0, 7)
+    assert kernel.check_answers(buffer, frames, 0, REPLY, 7, True) == (0, 7, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["subject_start", "data_start"])
@@ -228,9 +262,9 @@ def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int
     buffer, frames = answers((REPLY + b"7", GOOD[0]))
     getattr(frames, name)[0] = value
     with pytest.raises(ValueError, match="row 0"):
-        kernel.check_answers(buffer, frames, 0, REPLY, 7)
+        kernel.check_answers(buffer, frames, 0, REPLY, 7, True)
     with pytest.raises(ValueError, match="row 2"):
-        kernel.check_answers(buffer, frames, 2, REPLY, 7)
+        kernel.check_answers(buffer, frames, 2, REPLY, 7, True)
 
 
 @settings(max_examples=150, deadline=None)
@@ -239,17 +273,26 @@ def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int
         st.tuples(
             st.sampled_from([REPLY, REPLY, b"", b"_INBOX.x.2."]),
             st.integers(1, 4) | st.integers(0, 2**64 - 1),
-            st.sampled_from([b'{"stream":"S", "seq":%d}', b'{"stream":"S","seq":%d,"x":1}', b'{"error"%d', b"%d"]),
-            st.integers(0, 30),
+            st.sampled_from(
+                [
+                    b'{"stream":"S", "seq":%d}',
+                    b'{"stream":"S","seq":%d,"x":1}',
+                    b'{"stream":"S","seq": %d0,"duplicate": true}',
+                    b'{"error"%d',
+                    b"%d",
+                ]
+            ),
+            st.integers(0, 60),
         ),
         max_size=6,
-    )
+    ),
+    st.booleans(),
 )
-def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]]) -> None:
-    cut = [(reply + b"%d" % n, (text % n)[: None if size > 20 else size]) for reply, n, text, size in listed]
+def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]], exact: bool) -> None:
+    cut = [(reply + b"%d" % n, (text % n)[: None if size > 50 else size]) for reply, n, text, size in listed]
     buffer, frames = answers(*cut)
     for expected in (1, 2, 2**64 - 2):
-        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in KERNELS.both]
+        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected, exact) for kernel in KERNELS.both]
         assert found[0] == found[1]
 
 

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from stantools.format.message_batch import MessageBatch
     from stantools.nats.columns import FrameColumns
 
-_GOOD_START: Final = b'{"stream":"'
-_SEQUENCE: Final = b'"seq":'
+#: The first name `seq` counts. Its value is written as a number is.
+_STORED: Final = re.compile(rb'\{"stream":"(?:(?!"seq":).)*"seq": *(0|[1-9][0-9]*)(?![0-9])', re.DOTALL)
+_DUPLICATE: Final = re.compile(rb'"duplicate": *t')
 _TIME: Final = re.compile(rb"\r\n%b: ([0-9]{1,18}|[0-8][0-9]{18})(?=\r\n)" % headers.TIMESTAMP.encode())
 _REPLY: Final = re.compile(rb"\r\n%b: ([^\r]*)(?=\r\n)" % headers.REPLY.encode())
 
 
 def encode_message(
-    batch: MessageBatch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
+    batch: MessageBatch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int | None
 ) -> tuple[bytes, int]:
     """Returns the frame of one message, and the total bytes of its header block and payload."""
     parts = []
@@ -47,6 +48,7 @@ def encode_publishes(
     reply: bytes,
     identity: bytes,
     origin: bool,
+    exact: bool,
     shift: int,
     largest: int,
     out: WriteableBuffer,
@@ -63,7 +65,8 @@ def encode_publishes(
     for sequence in sequences:
         if done and sequence != sequences[done - 1] + 1:
             break
-        frame, size = encode_message(batch, row + done, reply, identity, origin, sequence - 1 - shift)
+        expected_last = sequence - 1 - shift if exact else None
+        frame, size = encode_message(batch, row + done, reply, identity, origin, expected_last)
         if size > largest or at + len(frame) > len(target):
             break
         target[at : at + len(frame)] = frame
@@ -100,12 +103,13 @@ def read_origins(
 
 
 def check_answers(
-    buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int
-) -> tuple[int, int]:
+    buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int, exact: bool
+) -> tuple[int, int, int, int]:
     """Reads answers to published messages, as long as they say that all is well."""
     if not 0 <= row <= len(frames):
         raise ValueError(f"row {row} of {len(frames)}")
     view = memoryview(buffer).cast("B")
+    stored = duplicates = 0
     names = ("subject_start", "subject_size", "header_size", "data_start", "data_size")
     for start, size, header_size, data_start, data_size in zip(
         *(getattr(frames, name)[row:].tolist() for name in names), strict=True
@@ -115,20 +119,11 @@ def check_answers(
         subject = bytes(view[start : start + size])
         if subject.startswith(reply):
             data = bytes(view[data_start : data_start + data_size])
-            if header_size or not is_stored(subject[len(reply) :], data, expected):
-                return row, expected
+            place = None if header_size or subject[len(reply) :] != b"%d" % expected else _STORED.match(data)
+            if place is None or int(place[1]) >= 2**64 or (exact and int(place[1]) != expected):
+                break
+            stored = int(place[1])
+            duplicates += _DUPLICATE.search(data, place.end()) is not None
             expected += 1
         row += 1
-    return row, expected
-
-
-def is_stored(token: bytes, answer: bytes, expected: int) -> bool:
-    """Returns whether an answer says that a message is stored at the sequence expected."""
-    number = b"%d" % expected
-    if token != number or not answer.startswith(_GOOD_START):
-        return False
-    found = answer.find(_SEQUENCE, len(_GOOD_START))
-    if found < 0:
-        return False
-    rest = answer[found + len(_SEQUENCE) :].lstrip(b" ")
-    return rest.startswith(number) and not rest[len(number) : len(number) + 1].isdigit()
+    return row, expected, stored, duplicates

@@ -70,7 +70,7 @@ async def match_stream(
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
     positions = [(each, stream_position(each, source)) for each in consumers]
     state = info["state"]
-    message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
+    message = await js.message(info["config"]["name"], {"seq": state["first_seq"]}) if state["messages"] else None
     has_origin = f"\r\n{SEQUENCE}: ".encode() in base64.b64decode((message or {}).get("hdrs", ""))
     return ExpectedStream(stream, source, has_origin, True, positions)
 

@@ -157,24 +157,18 @@ class Loader:
                 batch, row, rows, identity, origin=self.options.origin, shift=self._shift, largest=largest
             )
             if not done:
-                raise self._too_large(batch, row)
+                size = self._run.size(batch, row, identity, origin=self.options.origin, shift=self._shift)
+                raise self._too_large(batch, row, size)
             await self._write(frames, done)
             row += done
 
-    def _too_large(self, batch: MessageBatch, row: int) -> StantoolsError:
+    def _too_large(self, batch: MessageBatch, row: int, size: int) -> StantoolsError:
         return StantoolsError(
             f"stream {self.name}: message {batch.sequence[row]} of channel "
-            f"{batch.channel.decode(errors='replace')} has {self._size(batch, row)} bytes with its headers; the server "
-            f"accepts {self.js.connection.max_payload}",
+            f"{batch.channel.decode(errors='replace')} has {size} bytes with its headers; the server accepts "
+            f"{self.js.connection.max_payload}",
             "raise max_payload on the server, or restore an archive, which has no such limit",
         )
-
-    def _size(self, batch: MessageBatch, row: int) -> int:
-        own, time = int(batch.sequence[row]), int(batch.timestamp[row])
-        block = headers.header_block(batch.channel, own, time, batch.reply(row), origin=self.options.origin)
-        identity = headers.identity(batch.channel, self.options.generation)
-        guarded = headers.guarded(block, identity, own, int(batch.stream_sequence[row]) - 1 - self._shift)
-        return len(guarded) + int(batch.data_size[row])
 
     async def _send_first(self, batch: MessageBatch | None) -> None:
         """Sends one message or filler and waits until it is stored, to learn the server's offset."""

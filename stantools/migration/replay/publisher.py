@@ -1,8 +1,8 @@
-"""The base of all publishers of a replay: window of unconfirmed messages, failures.
+"""The base of all publishers of a replay: legs, ledgers, failures; publishing to subjects.
 
 A replay runs in *legs*. A leg ends when all is sent, when the user stops it, or when the connection breaks; the next
-leg starts after the confirmed messages. Within a leg messages are sent in order, in parts of batches, and the ledger
-records confirmations.
+leg starts after the confirmed messages. Within a leg messages are sent in order, in parts of batches, and ledgers
+record confirmations.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Callable
 from stantools.format.message_batch import MessageBatch
 from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
-from stantools.migration.replay.state import Ledger, ReplayState
+from stantools.migration.replay.state import Ledger, ReplayPosition, ReplayState
 from stantools.migration.replay.subjects import shown
-from stantools.nats import encoding
 from stantools.nats.connection import NatsConnection
 from stantools.nats.errors import NatsError
 from stantools.nats.publishing.publish_run import MAX_WINDOW, MAX_WINDOW_BYTES
@@ -33,44 +32,53 @@ class MessageRefusedError(NatsError):
     """The target refuses a message; repeating it would not help."""
 
 
-def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
-    """Returns headers with the origin of a message, as in migrated messages (`streamfiles.headers`)."""
-    return {headers.CHANNEL: channel, headers.SEQUENCE: str(sequence), headers.TIMESTAMP: str(timestamp)}
-
-
-def header_text(value: bytes) -> str:
-    """Returns bytes as text of a header; impossible characters become `%` and two hex digits."""
-    value = headers.safe_value(value)
+def _header_value(channel: bytes) -> bytes:
+    """Returns a channel's name as text of a header; impossible characters become `%` and two hex digits."""
+    value = headers.safe_value(channel)
     try:
-        return value.decode()
+        value.decode()
     except UnicodeDecodeError:
-        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in value)
+        return b"".join(bytes([byte]) if byte < 0x80 else b"%%%02X" % byte for byte in value)
+    return value
 
 
 class ReplayPublisher(ABC):
-    #: messages; half of the window must be confirmed before more is sent
-    window = MAX_WINDOW
-
     def __init__(
         self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
     ) -> None:
         self.connection = connection
-        self.ledger = Ledger(state.channels)  #: sent and confirmed messages
+        self.ledgers = [
+            Ledger(state.channels)
+        ]  #: sent and confirmed messages; a channel's position is in the last one that has it
         self.routes = plan.routes  #: channel -> destination
         self._options = options
-        self._texts = {channel: header_text(channel) for channel in self.routes}
+        self._names = {channel: _header_value(channel) for channel in self.routes}
         self.say: Callable[[str], None] = lambda _: None  #: shows a message to the user
         self.again = 0  #: messages that the target had from an earlier attempt
-        self.published = 0  #: number of the next message; all before it were given to the connection
         self._warnings: set[str] = set()
         self._failed: asyncio.Future[NatsError] | None = None
         self._progress = asyncio.Event()
-        self._bytes_out = 0
         self._since_yield = 0
 
     @property
     def subjects(self) -> set[bytes]:
         return set(self.routes.values())
+
+    @property
+    def outstanding(self) -> int:
+        return sum(ledger.outstanding for ledger in self.ledgers)
+
+    @property
+    def confirmed_count(self) -> int:
+        return sum(ledger.confirmed for ledger in self.ledgers)
+
+    def positions(self) -> dict[bytes, ReplayPosition]:
+        """Returns the position of every channel, before its first unconfirmed message."""
+        return {name: position for ledger in self.ledgers for name, position in ledger.positions().items()}
+
+    def forget_outstanding(self) -> int:
+        """Drops and counts messages after `positions`: they will be sent again."""
+        return sum(ledger.forget_outstanding() for ledger in self.ledgers)
 
     async def begin(self, failed: asyncio.Future[NatsError], *, resumed: bool) -> None:
         """Begins a leg.
@@ -78,15 +86,13 @@ class ReplayPublisher(ABC):
         `failed` comes from `NatsConnection.watch`. With `resumed` some messages may have reached the target before.
         """
         self._failed = failed
-        self._bytes_out = 0
         await self._begin(resumed=resumed)
 
     @abstractmethod
     async def _begin(self, *, resumed: bool) -> None: ...
 
     @abstractmethod
-    async def _send(self, batch: MessageBatch) -> None:
-        """Sends messages; increments `published` with each."""
+    async def _send(self, batch: MessageBatch) -> None: ...
 
     async def tick(self) -> None:
         """Does periodic work; called a few times a second."""
@@ -103,16 +109,7 @@ class ReplayPublisher(ABC):
     async def send(self, batch: MessageBatch) -> None:
         """Sends messages as soon as the window allows."""
         self.check()
-        if self._full():
-            await self._wait_until(lambda: self.ledger.outstanding <= self.window // 2)
-            self._bytes_out = 0
-        self.published = self.ledger.add(batch.channel, batch.sequence.tolist(), batch.timestamp.tolist())
-        self._bytes_out += int(batch.data_size.sum())
-        try:
-            await self._send(batch)
-        except NatsError:
-            self.ledger.withdraw(self.published)
-            raise
+        await self._send(batch)
         self._since_yield += len(batch)
         if self._since_yield >= _YIELD_EVERY:
             # the connection's tasks need a turn
@@ -121,8 +118,7 @@ class ReplayPublisher(ABC):
 
     async def settle(self) -> None:
         """Waits until all sent messages are confirmed."""
-        await self._wait_until(lambda: not self.ledger.outstanding)
-        self._bytes_out = 0
+        await self._wait_until(lambda: not self.outstanding)
 
     def note(self, text: str) -> None:
         if text not in self._warnings:
@@ -138,16 +134,6 @@ class ReplayPublisher(ABC):
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(error)
 
-    def confirmed(self, number: int) -> bool:
-        """Records a confirmation; see `Ledger.confirm`."""
-        self._progress.set()
-        return self.ledger.confirm(number)
-
-    def _full(self) -> bool:
-        if self.ledger.outstanding >= self.window:
-            return True
-        return self._bytes_out >= MAX_WINDOW_BYTES and self.ledger.outstanding > 0
-
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits for confirmations until a condition holds."""
         while True:
@@ -158,31 +144,80 @@ class ReplayPublisher(ABC):
             assert self._failed is not None
             news = asyncio.ensure_future(self._progress.wait())
             try:
-                awaited = f"any of {counted(self.ledger.outstanding, 'message')}"
+                awaited = f"any of {counted(self.outstanding, 'message')}"
                 await self.connection.wait_for(news, self._failed, SILENCE, awaited)
             finally:
                 news.cancel()
 
-    def refused_message(self, number: int, reason: str, remedy: str) -> MessageRefusedError:
-        channel, sequence = self.ledger.where(number)
+    def refused_message(self, ledger: Ledger, number: int, reason: str, remedy: str) -> MessageRefusedError:
+        channel, sequence = ledger.where(number)
         return MessageRefusedError(
             f"message {sequence} of channel {shown(channel)} was refused by {self.connection.url}: {reason}", remedy
         )
 
-    def too_large(self, batch: MessageBatch, sequence: int, size: int) -> MessageRefusedError:
+    def too_large(self, channel: bytes, sequence: int, size: int) -> MessageRefusedError:
         return MessageRefusedError(
-            f"message {sequence} of channel {shown(batch.channel)} has {counted(size, 'byte')} with its envelope; "
+            f"message {sequence} of channel {shown(channel)} has {counted(size, 'byte')} with its envelope; "
             f"{self.connection.url} accepts {self.connection.max_payload}",
             f"raise max_payload of the server, then continue; or exclude it: start over with --seq {sequence + 1}: for "
             "this channel",
         )
 
 
+class NumberedPublisher(ReplayPublisher):
+    """Numbers all messages together, in one ledger."""
+
+    #: messages; half of the window must be confirmed before more is sent
+    window = MAX_WINDOW
+
+    def __init__(
+        self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
+    ) -> None:
+        super().__init__(connection, plan, state, options)
+        (self.ledger,) = self.ledgers
+        self.published = 0  #: number of the next message; all before it were given to the connection
+        self._bytes_out = 0
+
+    async def begin(self, failed: asyncio.Future[NatsError], *, resumed: bool) -> None:
+        self._bytes_out = 0
+        await super().begin(failed, resumed=resumed)
+
+    async def _send(self, batch: MessageBatch) -> None:
+        if self._full():
+            await self._wait_until(lambda: self.outstanding <= self.window // 2)
+            self._bytes_out = 0
+        self.published = self.ledger.add(batch.channel, batch.sequence.tolist(), batch.timestamp.tolist())
+        self._bytes_out += int(batch.data_size.sum())
+        try:
+            await self._send_numbered(batch)
+        except NatsError:
+            self.ledger.withdraw(self.published)
+            raise
+
+    @abstractmethod
+    async def _send_numbered(self, batch: MessageBatch) -> None:
+        """Sends messages; increments `published` with each."""
+
+    async def settle(self) -> None:
+        await super().settle()
+        self._bytes_out = 0
+
+    def confirmed(self, number: int) -> bool:
+        """Records a confirmation; see `Ledger.confirm`."""
+        self._progress.set()
+        return self.ledger.confirm(number)
+
+    def _full(self) -> bool:
+        if self.outstanding >= self.window:
+            return True
+        return self._bytes_out >= MAX_WINDOW_BYTES and self.outstanding > 0
+
+
 #: longest silence, in seconds, before confirmation is requested
 _FLUSH_EVERY = 0.2
 
 
-class CorePublisher(ReplayPublisher):
+class CorePublisher(NumberedPublisher):
     """Publishes to NATS subjects; a message is confirmed when the server has read it.
 
     Promise: every message reaches the server, in order. Only current subscribers receive it. When the connection
@@ -211,19 +246,17 @@ class CorePublisher(ReplayPublisher):
         await self.connection.flush(SILENCE)
         self.check()
 
-    async def _send(self, batch: MessageBatch) -> None:
-        subject, channel = batch.subject, self._texts[batch.channel]
+    async def _send_numbered(self, batch: MessageBatch) -> None:
+        subject, channel = batch.subject, self._names[batch.channel]
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
-            fields = origin_fields(channel, sequence, timestamp) if origin else {}
-            if reply and self._headers:
-                fields[headers.REPLY] = header_text(reply)
-            elif reply:
+            if reply and not self._headers:
                 self.note("the server does not support headers: reply subjects of messages are omitted")
-            header = encoding.header_block(fields)
+                reply = b""
+            header = headers.header_block(channel, sequence, timestamp, reply, origin=origin)
             if (size := len(header) + len(data)) > most:
-                raise self.too_large(batch, sequence, size)
+                raise self.too_large(batch.channel, sequence, size)
             publish(subject, data, header=header)
             self.published += 1
         await self.connection.drain()

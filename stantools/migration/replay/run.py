@@ -16,7 +16,7 @@ from stantools.migration.replay.jetstream_publisher import JetStreamPublisher
 from stantools.migration.replay.publisher import CorePublisher, ReplayPublisher
 from stantools.migration.replay.replay_options import PublishKind, ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
-from stantools.migration.replay.state import Ledger, ReplayStateFile
+from stantools.migration.replay.state import ReplayStateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
 from stantools.nats.connect_options import ConnectOptions
@@ -149,7 +149,6 @@ class Replay:
     ) -> None:
         self._plan = plan
         self._publisher = publisher
-        self._ledger: Ledger = publisher.ledger
         self._file = file
         self._pace = pace
         self._stop = stop or asyncio.Event()
@@ -175,12 +174,12 @@ class Replay:
                 except NatsError as problem:
                     if not problem.retriable:
                         raise
-                    attempts = 1 if self._ledger.confirmed > confirmed else attempts + 1
-                    confirmed = self._ledger.confirmed
+                    attempts = 1 if self._publisher.confirmed_count > confirmed else attempts + 1
+                    confirmed = self._publisher.confirmed_count
                     if not self._begun or attempts >= ATTEMPTS:
                         raise
                     self._resumed = True
-                    self.outcome.repeated += self._ledger.forget_outstanding()
+                    self.outcome.repeated += self._publisher.forget_outstanding()
                     if self._stop.is_set():
                         break
                     self._say(f"{problem.message}; trying to continue")
@@ -198,7 +197,7 @@ class Replay:
         return self.outcome
 
     def _left(self) -> int:
-        return self._plan.after(self._ledger.positions()).messages
+        return self._plan.after(self._publisher.positions()).messages
 
     async def _run_connected(self, failed: asyncio.Future[NatsError]) -> None:
         await self._publisher.begin(failed, resumed=self._resumed)
@@ -237,7 +236,7 @@ class Replay:
     async def _send_batches(self, failed: asyncio.Future[NatsError]) -> bool:
         loop = asyncio.get_running_loop()
         pacer, start = Pacer(self._pace), loop.time()
-        for batch in self._plan.after(self._ledger.positions()).read():
+        for batch in self._plan.after(self._publisher.positions()).read():
             at, end = 0, len(batch)
             due = pacer.schedule(batch.timestamp) if pacer.waits else None
             while at < end:
@@ -303,7 +302,7 @@ class Replay:
 
     def _save(self) -> None:
         state = self._file.state
-        state.channels = self._ledger.positions()
+        state.channels = self._publisher.positions()
         state.streams = self._publisher.confirmed_streams()
         self._file.save()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
 from stantools.format.message_batch import MessageBatch
-from stantools.migration.replay.publisher import ReplayPublisher
+from stantools.migration.replay.publisher import NumberedPublisher
 from stantools.migration.replay.replay_options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
@@ -39,7 +39,7 @@ class ReplaySession(streaming.StreamingProtocol):
     }
 
 
-class StreamingPublisher(ReplayPublisher):
+class StreamingPublisher(NumberedPublisher):
     def __init__(
         self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
     ) -> None:
@@ -98,7 +98,7 @@ class StreamingPublisher(ReplayPublisher):
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
         session.ping_answered(answer)
 
-    async def _send(self, batch: MessageBatch) -> None:
+    async def _send_numbered(self, batch: MessageBatch) -> None:
         session = self._session
         assert session is not None
         publish, most = self.connection.publish, self.connection.max_payload
@@ -106,7 +106,7 @@ class StreamingPublisher(ReplayPublisher):
             self.check()
             sent = session.publish(self.published, batch.subject, reply, data)
             if len(sent.payload) > most:
-                raise self.too_large(batch, sequence, len(sent.payload))
+                raise self.too_large(batch.channel, sequence, len(sent.payload))
             publish(sent.subject.encode(), sent.payload, self._acks)
             self.published += 1
         await self.connection.drain()
@@ -165,9 +165,8 @@ class StreamingPublisher(ReplayPublisher):
             session.lost(acked.error)
             self._look(session)
         else:
-            self.fail(
-                self.refused_message(acked.number, acked.error, "check the server's limits and log, then continue")
-            )
+            remedy = "check the server's limits and log, then continue"
+            self.fail(self.refused_message(self.ledger, acked.number, acked.error, remedy))
 
     def _look(self, session: ReplaySession) -> None:
         if session.state is SessionState.LOST:

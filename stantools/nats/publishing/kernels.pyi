@@ -14,6 +14,7 @@ def encode_publishes(
     reply: bytes,
     identity: bytes,
     origin: bool,
+    exact: bool,
     shift: int,
     largest: int,
     out: WriteableBuffer,
@@ -22,8 +23,9 @@ def encode_publishes(
 
     At most `rows` rows from `row` on are written to `out`. The reply subject of each is `reply` and its sequence in
     the stream; its id begins with `identity` (of `headers.identity`). With `origin`, channel, sequence and time are
-    headers. `shift` is the lag of the server's last sequence of the stream (see `migration.publish.loader`).
-    `largest` limits the bytes of header block and payload together.
+    headers; with `exact` the last sequence expected before the message is one as well. `shift` is the lag of the
+    server's last sequence of the stream (see `migration.publish.loader`). `largest` limits the bytes of header block
+    and payload together.
 
     Returns the number of messages written, and their bytes. It ends early before a message that does not follow the
     one before without a gap, does not fit into the rest of `out`, or exceeds `largest`.
@@ -44,11 +46,14 @@ def read_origins(
     """
 
 def check_answers(
-    buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int
-) -> tuple[int, int]:
+    buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int, exact: bool
+) -> tuple[int, int, int, int]:
     """Checks answers to published messages from `row` on, up to the first that is not the expected success.
 
     Answers to reply subjects without the prefix `reply` (of `encode_publishes`) are skipped; `expected` is the
-    sequence of the next answer. Returns the row of the first answer that does not confirm the expected message at
-    its place (the number of rows if there is none), and the sequence expected then.
+    number of the next answer. With `exact` the message must be stored at that sequence, else at any.
+
+    Returns the row of the first answer that does not confirm the expected message (the number of rows if there is
+    none), the number expected then, the sequence of the last confirmed message in its stream (0 without any), and the
+    number of confirmed messages that the stream had before.
     """

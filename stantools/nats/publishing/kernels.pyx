@@ -18,6 +18,7 @@ cdef bytes EXPECTED = b"\r\nNats-Expected-Last-Sequence: "
 cdef bytes END = b"\r\n\r\n"
 cdef bytes GOOD_START = b'{"stream":"'
 cdef bytes SEQUENCE = b'"seq":'
+cdef bytes DUPLICATE = b'"duplicate":'
 cdef bytes TIME_NAME = b"Nats-Streaming-Timestamp: "
 cdef bytes REPLY_NAME = b"Nats-Streaming-Reply: "
 
@@ -54,7 +55,16 @@ cdef class Held:
 
 
 def encode_publishes(
-    batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t shift, uint64_t largest, out
+    batch,
+    int64_t row,
+    int64_t rows,
+    bytes reply,
+    bytes identity,
+    bint origin,
+    bint exact,
+    uint64_t shift,
+    uint64_t largest,
+    out,
 ):
     cdef const uint64_t[:] sequences = batch.stream_sequence
     cdef const uint64_t[:] own = batch.sequence
@@ -79,7 +89,7 @@ def encode_publishes(
     cdef Text channel = text_of(batch.channel), subject = text_of(batch.subject)
     cdef Text answer = text_of(reply), ident = text_of(identity)
     cdef Text version = text_of(VERSION), id_name = text_of(ID), expected = text_of(EXPECTED), end = text_of(END)
-    cdef uint64_t fixed = ident.size + id_name.size + expected.size
+    cdef uint64_t fixed = id_name.size + ident.size + end.size
     cdef int64_t at = row, bad = -1
     cdef uint64_t sequence, block, own_block, total, frame, size, reply_size
     with nogil:
@@ -98,7 +108,9 @@ def encode_publishes(
             own_block = header_size(channel.size, own[at], times[at], reply_size, origin)
             # A message's own block ends with an empty line, which moves after the added lines.
             block = (own_block - 2 if own_block else version.size) + fixed
-            block += unsigned_decimal_size(own[at]) + unsigned_decimal_size(sequence - 1 - shift) + end.size
+            block += unsigned_decimal_size(own[at])
+            if exact:
+                block += expected.size + unsigned_decimal_size(sequence - 1 - shift)
             total = block + size
             frame = 5 + subject.size + 1 + answer.size + unsigned_decimal_size(sequence) + 1
             frame += unsigned_decimal_size(block) + 1 + unsigned_decimal_size(total) + 2 + total + 2
@@ -114,8 +126,9 @@ def encode_publishes(
             p = put(p, id_name)
             p = put(p, ident)
             p = write_unsigned_decimal(p, own[at])
-            p = put(p, expected)
-            p = write_unsigned_decimal(p, sequence - 1 - shift)
+            if exact:
+                p = put(p, expected)
+                p = write_unsigned_decimal(p, sequence - 1 - shift)
             p = put(p, end)
             memcpy(p, base + starts[at], size)
             p += size
@@ -223,7 +236,7 @@ cdef inline int64_t decimal(const uint8_t* p, const uint8_t* end) noexcept nogil
     return value
 
 
-def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):
+def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected, bint exact):
     cdef const int64_t[:] starts = frames.subject_start
     cdef const uint32_t[:] sizes = frames.subject_size
     cdef const uint32_t[:] header_sizes = frames.header_size
@@ -238,7 +251,10 @@ def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):
     cdef const uint8_t* base = <const uint8_t*>source.buffer.buf
     cdef uint64_t extent = <uint64_t>source.buffer.len
     cdef Text prefix = text_of(reply), good = text_of(GOOD_START), name = text_of(SEQUENCE)
+    cdef Text repeated = text_of(DUPLICATE)
     cdef bint outside = False
+    cdef uint64_t place, stored = 0, duplicates = 0
+    cdef const uint8_t* rest
     cdef const uint8_t* subject
     with nogil:
         while row < length:
@@ -252,13 +268,16 @@ def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):
             if sizes[row] >= prefix.size and memcmp(subject, prefix.start, prefix.size) == 0:
                 if header_sizes[row] or not is_number(subject + prefix.size, sizes[row] - prefix.size, expected):
                     break
-                if not is_stored(base + data_starts[row], data_sizes[row], good, name, expected):
+                rest = stored_at(base + data_starts[row], data_sizes[row], good, name, &place)
+                if rest == NULL or (exact and place != expected):
                     break
+                stored = place
+                duplicates += is_true(rest, base + data_starts[row] + data_sizes[row], repeated)
                 expected += 1
             row += 1
     if outside:
         raise ValueError(f"row {row} points out of the buffer")
-    return row, expected
+    return row, expected, stored, duplicates
 
 
 cdef inline bint is_number(const uint8_t* p, size_t size, uint64_t number) noexcept nogil:
@@ -271,20 +290,39 @@ cdef inline bint is_number(const uint8_t* p, size_t size, uint64_t number) noexc
     return memcmp(p, text, digits) == 0
 
 
-cdef inline bint is_stored(const uint8_t* p, size_t size, Text good, Text name, uint64_t expected) noexcept nogil:
+cdef inline const uint8_t* stored_at(
+    const uint8_t* p, size_t size, Text good, Text name, uint64_t* sequence
+) noexcept nogil:
+    """The rest of an answer after the sequence of the stored message; NULL if it has none."""
     cdef const uint8_t* end = p + size
-    cdef size_t digits = unsigned_decimal_size(expected)
+    cdef const uint8_t* begin
+    cdef uint64_t value = 0
     if size < good.size or memcmp(p, good.start, good.size) != 0:
-        return False
-    p += good.size
-    while <size_t>(end - p) >= name.size and memcmp(p, name.start, name.size) != 0:
+        return NULL
+    p = after_name(p + good.size, end, name)
+    begin = p
+    while p != NULL and p < end and b"0" <= p[0] <= b"9":
+        value = 10 * value + (p[0] - c"0")
         p += 1
-    if <size_t>(end - p) < name.size:
-        return False
+    # Another notation, or a number that does not fit, is not read back as it was written.
+    if p == begin or not is_number(begin, p - begin, value):
+        return NULL
+    sequence[0] = value
+    return p
+
+
+cdef inline const uint8_t* after_name(const uint8_t* p, const uint8_t* end, Text name) noexcept nogil:
+    """The value after a name; NULL without the name."""
+    while not is_named(p, end, name):
+        if p == end:
+            return NULL
+        p += 1
     p += name.size
     while p < end and p[0] == b" ":
         p += 1
-    if <size_t>(end - p) < digits or not is_number(p, digits, expected):
-        return False
-    p += digits
-    return p == end or not (b"0" <= p[0] <= b"9")
+    return p
+
+
+cdef inline bint is_true(const uint8_t* p, const uint8_t* end, Text name) noexcept nogil:
+    p = after_name(p, end, name)
+    return p != NULL and p < end and p[0] == b"t"

@@ -1,15 +1,17 @@
-"""Messages on their way into a stream that has one writer, each at a sequence known before.
+"""Messages on their way into a stream, each confirmed by an answer.
 
-Every message is published with the last sequence that the stream must have before it: the server stores it at the
-next sequence or not at all. So it may be sent any number of times, and an answer that confirms sequence N proves that
-all messages up to N are stored. The reply subject of each message ends with its sequence; answers come in the order
-of the messages.
+Into a stream that has one writer, every message is published with the last sequence that the stream must have before
+it (`exact`): the server stores it at the next sequence or not at all. So it may be sent any number of times, and an
+answer that confirms sequence N proves that all messages up to N are stored. In a stream with other writers the owner
+numbers the messages, and each has an id by which it is recognised. The reply subject of each message ends with its
+sequence or number; answers come in the order of the messages.
 
 A *run* begins after a sequence known to be stored, with reply subjects of its own: answers to earlier runs do not
 count. At most a window of messages is unanswered. An answer that is missing, late, an error or out of order ends the
 run, and the outcome of the messages in flight is unknown. Its owner then reads the stream, and begins the next run
 after the last message of its own: `broker.stores.jetstream.exact_publisher` for messages in memory,
-`migration.publish.stream_fill` for those of a source that can be read again.
+`migration.publish.stream_fill` for those of a source that can be read again, `migration.replay.jetstream_publisher`
+for streams with other writers.
 
 This module is free of sockets and clocks.
 """
@@ -70,13 +72,19 @@ class UnexpectedAnswer(NamedTuple):
 class PublishRun:
     """The messages in flight to one stream; begins with `begin`."""
 
-    __slots__ = ("_bytes", "_chunks", "_out", "_stream", "confirmed", "reply", "sent", "window")
+    __slots__ = (
+        *("_bytes", "_chunks", "_exact", "_out", "_stream"),
+        *("confirmed", "repeated", "reply", "sent", "stored", "window"),
+    )
 
-    def __init__(self, stream: str, window: PublishWindow, buffer_bytes: int = 1 << 16) -> None:
+    def __init__(self, stream: str, window: PublishWindow, buffer_bytes: int = 1 << 16, *, exact: bool = True) -> None:
         self.window = window
-        self.confirmed = 0  #: last sequence known to be stored
-        self.sent = 0  #: last sequence sent
-        self.reply = b""  #: prefix of the reply subjects, before the sequence
+        self.confirmed = 0  #: last sequence, or number, known to be stored
+        self.sent = 0  #: last sequence, or number, sent
+        self.stored = 0  #: sequence in the stream of the last message that an answer to this run has confirmed, or 0
+        self.repeated = 0  #: confirmed messages that the stream had before
+        self.reply = b""  #: prefix of the reply subjects, before the sequence or number
+        self._exact = exact
         self._stream = stream
         self._chunks: deque[tuple[int, int]] = deque()  # writes in flight: last sequence, bytes
         self._bytes = 0
@@ -86,6 +94,7 @@ class PublishRun:
         """Begins a run after a sequence known to be stored; `reply` differs from that of all earlier runs."""
         self.reply = reply
         self.confirmed = after
+        self.stored = 0
         self.drop()
 
     def drop(self) -> None:
@@ -124,7 +133,9 @@ class PublishRun:
         """
         out = self._out
         while True:
-            done, size = encode_publishes(batch, row, rows, self.reply, identity, origin, shift, largest, out)
+            done, size = encode_publishes(
+                batch, row, rows, self.reply, identity, origin, self._exact, shift, largest, out
+            )
             if done:
                 return bytes(memoryview(out)[:size]), done
             size = int(batch.data_size[row]) + int(batch.reply_size[row]) + len(identity)
@@ -132,6 +143,13 @@ class PublishRun:
             if size <= len(out):
                 return b"", 0
             self._out = out = bytearray(size)
+
+    def size(self, batch: MessageBatch, row: int, identity: bytes, *, origin: bool, shift: int = 0) -> int:
+        """Returns the bytes of a message that count for the server's limit, with its headers."""
+        own, expected_last = int(batch.sequence[row]), int(batch.stream_sequence[row]) - 1 - shift
+        block = headers.header_block(batch.channel, own, int(batch.timestamp[row]), batch.reply(row), origin=origin)
+        guarded = headers.guarded(block, identity, own, expected_last if self._exact else None)
+        return len(guarded) + int(batch.data_size[row])
 
     def encode_fillers(self, subject: bytes, count: int, shift: int = 0) -> bytes:
         """Returns the frames of fillers at the next sequences."""
@@ -158,10 +176,12 @@ class PublishRun:
 
     def take(self, buffer: Buffer, columns: FrameColumns) -> int:
         """Confirms messages by their answers; returns the row of the first other answer, for `unexpected`."""
-        row, expected = check_answers(buffer, columns, 0, self.reply, self.confirmed + 1)
+        row, expected, stored, repeated = check_answers(buffer, columns, 0, self.reply, self.confirmed + 1, self._exact)
         if expected - 1 > self.sent:
             return 0
         if expected - 1 > self.confirmed:
+            self.stored = stored
+            self.repeated += repeated
             self.confirm(expected - 1)
         return row
 
@@ -178,7 +198,7 @@ class PublishRun:
                 yield UnexpectedAnswer(int(token) if token.isdecimal() else 0, problem)
 
     def _problem(self, token: str, data: bytes) -> NatsError:
-        message = f"message {token} of stream {self._stream}"
+        message = f"message {token} of stream {self._stream}" if self._exact else f"a message to {self._stream}"
         if not data:
             return ApiError(message, 503, 0, "no stream accepts it")
         try:
@@ -186,6 +206,10 @@ class PublishRun:
         except NatsError as problem:
             return problem
         stored = answer.get("seq")
+        if not isinstance(stored, int):
+            return NatsError(f"{message} was answered with {data[:80]!r}", "check which service answers on its subject")
+        if not self._exact:
+            return AckOrderError(f"{message} was answered before an earlier one", "run the command again")
         if str(stored) == token:
             return AckOrderError(f"{message} was answered before message {self.confirmed + 1}", "run the command again")
         return NatsError(

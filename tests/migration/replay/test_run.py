@@ -458,6 +458,36 @@ async def test_a_user_who_may_publish_and_nothing_else(start_server: Any, store:
     assert len(await in_stream(everything, "A")) == 400
 
 
+async def test_a_user_who_may_list_streams_only_later(start_server: Any, store: Path, tmp_path: Path) -> None:
+    """The first run cannot say where in the stream its messages are; the second one looks for them everywhere."""
+    permissions = {"publish": ["a", "b.>"], "subscribe": ["_INBOX.>"]}
+    users = [{"user": "u", "password": "p", "permissions": permissions}, {"user": "all", "password": "p"}]
+    server = start_server(config={"authorization": {"users": users}})
+    everything = server.url.replace("//", "//all:p@")
+
+    async with natsclient.connected(everything) as client:
+        await client.jetstream().add_stream(name="A", subjects=["a", "b.>"], duplicate_window=0.1)
+    with ReplayStateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+        await replay(planned(store, last=20), options(server.url, user="u", password="p"), jetstream(), file)
+        file.state.channels = {b"a": ReplayPosition(15, START + 14 * MS)}
+        file.save()
+    await asyncio.sleep(0.3)
+    with ReplayStateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+        outcome = await replay(planned(store), options(server.url, user="all", password="p"), jetstream(), file)
+        assert outcome.again == 25
+    assert len(await in_stream(everything, "A")) == 400
+
+
+async def test_a_message_too_large_for_a_stream(start_server: Any, tmp_path: Path, file: ReplayStateFile) -> None:
+    server = start_server(config={"max_payload": 1000})
+    records = [*messages(3), (4, START + 4 * MS, b"", bytes(990)), (5, START + 5 * MS, b"", b"")]
+    store = write_store(tmp_path / "large", {"a": records})
+    await with_streams(server.url, A=["a"])
+    with pytest.raises(MessageRefusedError, match=r"message 4 of channel a has 10\d\d bytes with its envelope"):
+        await replay(planned(store), options(server.url), jetstream(), file)
+    assert file.state.channels == {b"a": ReplayPosition(3, START + 2 * MS)}
+
+
 # Streaming
 
 
