@@ -254,3 +254,21 @@ def test_a_start_that_cannot_be_predicted_is_told(run, golden: Path, monkeypatch
         assert "warning: the server's start cannot be predicted: no memory for it\n  -> free some" in outcome.err
     assert outcome.json()["starts"] == [] and outcome.json()["state"] == Health.DAMAGED
     assert run("forecast", store).code == ExitCode.UNREACHABLE
+
+
+def test_lost_durables_are_a_loss_in_every_verb(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("sample", "store", "--channels", 2, "--damage", "lost-subs")
+    doctor = run("doctor", "store")
+    assert doctor.code == 1
+    verdict, *_ = doctor.out.splitlines()
+    assert "harmless" not in verdict
+    assert "knows no durables of orders: they are lost" in verdict
+    assert "first look for orders/subs.dat in backups and copies" in doctor.out
+    salvage = run("salvage", "store", "--out", "new")
+    assert salvage.code == 5
+    assert "missing before: orders/subs.dat: the file is not there" in salvage.out
+    migrate = run("migrate", "store", "--out", "backups", "--yes")
+    assert migrate.code == 4
+    assert "--accept-loss" in migrate.err
+    assert run("doctor", "new").code == 0
