@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
+from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.inspection.catalogue import finding
 from stantools.inspection.file_findings import (
     directory_findings,
@@ -61,6 +62,7 @@ class ChannelVerdict:
     outcome: ChannelOutcome  #: state of the messages in its directory
     #: Messages of other channels in its directory, by channel.
     foreign: Mapping[str, Ranges] = field(default_factory=dict)
+    repairable_bytes: int = 0  #: of messages that are not whole, and proven all the same
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -115,7 +117,7 @@ class Verdict(ScanResult):
             (
                 each.name,
                 each.messages + (each.outcome.intact - each.intact).count(),  # as in the column "intact"
-                each.bytes,
+                each.bytes + each.repairable_bytes,
                 describe_ranges(each.outcome.intact, 4),
                 describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,
                 describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
@@ -260,6 +262,11 @@ def channel_verdict(
         size,
         outcome,
         _by_channel(foreign),
+        sum(
+            size + MESSAGE_OVERHEAD
+            for sequence, size in survey.repairable_sizes.items()
+            if sequence not in survey.intact
+        ),
     )
 
 
