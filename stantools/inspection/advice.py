@@ -17,8 +17,9 @@ from stantools.inspection.forecast.channel_forecast import Forecast, Harm
 from stantools.inspection.outcomes import ChannelOutcome, OutcomeTotals, missing_sentence
 from stantools.inspection.start_verdict import HARMFUL, StartFlawKind, StartVerdict, judge_start
 from stantools.inspection.verify import Verdict
-from stantools.notation import counted
+from stantools.notation import counted, some_of
 from stantools.store.locks import StoreUse
+from stantools.store.names import SUBS_FILE
 from stantools.store.read_options import ReadOptions, open_store
 from stantools.store.serverinfo import stored_cluster_id
 
@@ -27,6 +28,9 @@ PLACEHOLDER = "<cluster-id>"
 
 #: Findings after which the cluster id may be lost.
 _IDENTITY_GONE = ("server-missing", "server-damaged", "file-version", "file-unreadable")
+
+#: channels and files that a sentence names
+_NAMED = 3
 
 #: Errors of a start that need no repair.
 _NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
@@ -71,7 +75,7 @@ def advise(
     if any(each.archived & each.intact.holes() for each in known.values()):
         salvage += ("--archived",)
         new_store += "; --archived includes the messages of archived slices"
-    notes = _salvage_notes(start, known)
+    notes = _salvage_notes(start, known, _without_subscriptions(findings or ()))
     new_store += notes
     if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
         why = "its effect cannot be determined" if forecast is None else "it would destroy data"
@@ -98,13 +102,21 @@ def advise(
     )
 
 
-def _salvage_notes(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
-    """Returns the steps before and after a salvage: a search for missing messages, positions to check."""
+def _without_subscriptions(findings: Sequence[Finding]) -> list[str]:
+    """Returns the channels whose durables are lost with their file."""
+    return [finding.channel for finding in findings if finding.code == "subs-missing" and finding.channel]
+
+
+def _salvage_notes(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome], forgotten: Sequence[str]) -> str:
+    """Returns the steps before and after a salvage: a search for missing data, positions to check."""
     parts = []
     if any(each.kind is StartFlawKind.AHEAD for each in (start.flaws if start else ())):
         parts.append("in the new store, subscriptions stand at the last message, so that they receive new ones")
     if any(each.missing or each.suspected for each in outcomes.values()):
         parts.append("first look for the missing messages in backups and copies: a salvage cannot restore them")
+    if forgotten:
+        files = some_of([escape(f"{each}/{SUBS_FILE}") for each in forgotten], _NAMED)
+        parts.append(f"first look for {files} in backups and copies: nothing else knows the durables")
     return "".join(f"; {part}" for part in parts)
 
 
@@ -238,7 +250,11 @@ def diagnose(
             if verified.clean and normals[0].harmless and not missing
             else Health.FLAWED
         )
+        forgotten = _without_subscriptions(verified.findings)
         outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message in the store"
+        if forgotten:
+            names = some_of([escape(each) for each in forgotten], _NAMED)
+            outlook = f"a start delivers every message in the store, and knows no durables of {names}: they are lost"
     data = missing_sentence(outcomes)
     parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
     advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes, place)

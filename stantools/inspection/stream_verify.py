@@ -52,6 +52,10 @@ class StreamVerdict:
     def intact_messages(self) -> int:
         return self.messages
 
+    @property
+    def intact_bytes(self) -> int:
+        return self.bytes
+
     def as_json(self) -> dict[str, Any]:
         return {
             "account": self.account,

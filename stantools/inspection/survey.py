@@ -114,11 +114,14 @@ class ChannelSurvey:
         return Ranges.union(run.sequences for run in runs if run.subject == self.files.raw_name)
 
     @cached_property
-    def repairable(self) -> Ranges:
-        """The sequences whose payload is proven although the record header is damaged."""
+    def repairable_sizes(self) -> dict[int, int]:
+        """Sizes of the records, by sequence, whose payload is proven although the record header is damaged."""
         repairs = (n.damage.repair for s in self.slices for n in s.damages)
-        pairs = [(int(r.message.sequence),) * 2 for r in repairs if r and r.message.sequence]
-        return Ranges.of(pairs)
+        return {int(each.message.sequence): each.size for each in repairs if each and each.message.sequence}
+
+    @cached_property
+    def repairable(self) -> Ranges:
+        return Ranges.of((each, each) for each in self.repairable_sizes)
 
     @cached_property
     def damaged(self) -> Ranges:

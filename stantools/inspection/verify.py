@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
+from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.inspection.catalogue import finding
 from stantools.inspection.file_findings import (
     directory_findings,
@@ -61,11 +62,16 @@ class ChannelVerdict:
     outcome: ChannelOutcome  #: state of the messages in its directory
     #: Messages of other channels in its directory, by channel.
     foreign: Mapping[str, Ranges] = field(default_factory=dict)
+    repairable_bytes: int = 0  #: of messages that are not whole, and proven all the same
 
     @property
     def intact_messages(self) -> int:
         """With those that are proven although their record is damaged."""
         return self.messages + (self.outcome.intact - self.intact).count()
+
+    @property
+    def intact_bytes(self) -> int:
+        return self.bytes + self.repairable_bytes
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -120,7 +126,7 @@ class Verdict(ScanResult):
             (
                 each.name,
                 each.intact_messages,
-                each.bytes,
+                each.intact_bytes,
                 describe_ranges(each.outcome.intact, 4),
                 describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,
                 describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
@@ -265,6 +271,11 @@ def channel_verdict(
         size,
         outcome,
         _by_channel(foreign),
+        sum(
+            size + MESSAGE_OVERHEAD
+            for sequence, size in survey.repairable_sizes.items()
+            if sequence not in survey.intact
+        ),
     )
 
 

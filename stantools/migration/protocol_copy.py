@@ -81,16 +81,17 @@ class Monitoring:
         """Yields the durables of a channel, whose positions the copy cannot have."""
         for each in self._endpoint.ask(_CHANNELS, channel=channel, subs=1).get("subscriptions") or ():
             if each.get("is_durable") or each.get("durable_name"):
-                name = each.get("durable_name") or f"queue group {each.get('queue_name')}"
-                text = f"{name}, client {each.get('client_id')!r}: last sent "
-                text += f"{each.get('last_sent', 0)}, {each.get('pending_count', 0)} not acknowledged: which ones, the "
-                yield OmittedPart("durable", channel, f"{text}server does not tell")
+                durable, client = each.get("durable_name"), each.get("client_id")
+                name = f"durable {durable}" if durable else f"queue group {each.get('queue_name')}"
+                text = f"{name} of client {client!r}" if client else name
+                text += f": last sent {each.get('last_sent', 0)}, {each.get('pending_count', 0)} not acknowledged; the "
+                yield OmittedPart("durable" if durable else "queue group", channel, f"{text}server does not tell which")
 
 
 #: What a copy lacks, in the plan of its migration.
 LIMITS = (
-    OmittedPart("durable", "", "positions of durables and queue groups: the protocol does not show them; a plan for "
-                "consumers needs the files of the server, or its monitoring for a list"),
+    OmittedPart("durable", "", "the protocol does not show the positions of durables and queue groups: consumers need "
+                "the files of the server; --from-monitor lists durables and groups"),
     OmittedPart("client", "", "client ids: the protocol does not show them"),
 )  # fmt: skip
 

@@ -5,9 +5,12 @@ Layout and names: jetstream-store.md sections 1, 11 and 12.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +46,9 @@ REQUEST: Final = "backup.json"
 ARCHIVE: Final = "stream.tar.s2"
 #: bytes of a Raft group's meta.inf that tell one node's from another's
 _MARK: Final = 64
+#: bytes of a configuration that are searched, and what a stream of a cluster has in it
+_META: Final = 1 << 20
+_SEVERAL_REPLICAS: Final = re.compile(rb'"num_replicas":\s*[2-9]')
 #: directories from the folder of several nodes down to a stream
 _LEVELS: Final = 5
 _BACKUP_USES: Final = frozenset(
@@ -114,12 +120,21 @@ def _is_node(path: Path) -> bool:
 
 
 def node_places(path: Path) -> list[Path]:
-    """Returns the directories of nodes in a folder of several; one of them at least was a server of a cluster."""
+    """Returns the directories of nodes in a folder of several; at least one of them is that of a clustered server."""
     below = sorted(names_in(path) or ())
     if SYSTEM in below or FOLDER in below:
         return []
     places = [path / each for each in below[:MAX_DIRECTORIES] if _is_node(path / each) or _holds_store(path / each)]
-    return places if len(places) > 1 and any(map(_is_node, places)) else []
+    return places if len(places) > 1 and any(_is_node(each) or _is_replicated(each) for each in places) else []
+
+
+def _is_replicated(path: Path) -> bool:
+    """Returns whether the configuration of a stream below a store directory asks for several replicas."""
+    for _, stream in islice(stream_places(path), MAX_DIRECTORIES):
+        with contextlib.suppress(OSError), (stream / "meta.inf").open("rb") as file:
+            if _SEVERAL_REPLICAS.search(file.read(_META)):
+                return True
+    return False
 
 
 def _recognise_around(facts: PathFacts) -> RecognisedPath | None:

@@ -68,6 +68,7 @@ def _check_advice(path: Path, found: Verdict, start: StartVerdict) -> None:
     advice = advise(path, findings, start)
     bad = any(finding.severity is Severity.ERROR for finding in findings)
     missing = any(each.missing or each.suspected for each in start.channels.values())
+    missing = missing or any(each.code == "subs-missing" for each in findings)
     if not bad and (start.forecast.error or "").endswith("permission denied"):
         assert advice.command == ()
         assert "start the server differently" in advice.text

@@ -105,7 +105,9 @@ def test_monitoring_lists_channels_and_durables(tmp_path: Path, old: Broker) -> 
     with pytest.raises(StoreUnreadableError, match="no such channel"):
         channels_of(source, ("other",))
     parts = left_out(source, NAMES)
-    assert any("billing" in each.detail and each.channel == "orders" for each in parts)
+    assert any(each.detail.startswith("durable billing of client 'app-") and each.channel == "orders" for each in parts)
+    groups = [each for each in parts if each.what == "queue group"]
+    assert any(each.detail.startswith("queue group team:all-gone: last sent") for each in groups)  # without members
     assert left_out(remote(old, tmp_path), NAMES) == list(protocol_copy.LIMITS)
 
 

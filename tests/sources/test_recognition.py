@@ -228,3 +228,12 @@ def test_a_folder_of_stand_alone_jetstream_directories_is_no_cluster(tmp_path: P
         open_source(Path())
     Path("b/jetstream/$SYS/_js_").mkdir(parents=True)
     assert recognise(Path()).kind is jetstream_kinds.JETSTREAM
+
+
+def test_nodes_that_lost_their_raft_logs_are_known_by_replicated_streams(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        jetstream(tmp_path / name / "jetstream")
+    (tmp_path / "b/jetstream/$G/streams/ORDERS/meta.inf").write_text('{"name":"ORDERS","num_replicas":3}')
+    found = recognise(tmp_path)
+    assert found.kind is jetstream_kinds.JETSTREAM
+    assert "2 nodes of a cluster" in found.sentence

@@ -114,7 +114,7 @@ def _verified(store: StoreVerdict) -> tuple[Any, ...]:
         store.root,
         len(verdict.logs),
         sum(each.intact_messages for each in verdict.logs),
-        sum(each.bytes for each in verdict.logs),
+        sum(each.intact_bytes for each in verdict.logs),
         errors or None,
         warnings or None,
         "clean" if store.clean else "not read" if verdict.clean else "not clean",

@@ -268,7 +268,9 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _ChannelFindings], pl
         return
     source = sources[survey.files.raw_name]
     if path is None:
-        plan.changes.append(f"{survey.files.name}: {SUBS_FILE} is missing: no subscriptions are known")
+        if survey.end is not None or any(survey.own_runs()):
+            reason = "the file is not there, and nothing else knows the durables of the channel"
+            plan.dropped.append(DroppedData(f"{survey.files.name}/{SUBS_FILE}", -1, 0, reason, fate=DropReason.MISSING))
     else:
         file = f"{survey.files.name}/{path.name}"
         try:
