@@ -15,7 +15,8 @@ from stantools.cli.click_options import dry_run_option, given, options_of, verb
 from stantools.cli.progress import ByteProgress
 from stantools.cli.reporttext import show, show_plan
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.options import WORKERS, Option
+from stantools.notation import some_of
+from stantools.options import SERVER_KEY_VARIABLE, WORKERS, Option
 from stantools.pipeline.export.request import ALL_TABLES, STDOUT, ExportOptions
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def _carry_out_all(exports: Sequence[Export], workers: int) -> int:
     exports[0].check_target()
     for export in exports:
         _tell_of_nodes(export)
+        _tell_of_encryption(export)
     with ByteProgress("export", sum(export.size for export in exports)) as shown:
         results = export_tables(exports, workers=workers, progress=shown.advance)
     return show(export_tables_report(results, [export.options for export in exports]))
@@ -185,6 +187,7 @@ def _carry_out(export: Export, write: Callable[[ByteProgress], Result] | None) -
 
     export.check_target()
     _tell_of_nodes(export)
+    _tell_of_encryption(export)
     if write is None:
         return show_plan(export_plan_report(export))
     with ByteProgress("export", export.size) as shown:
@@ -214,6 +217,28 @@ def _tell_of_nodes(export: Export) -> None:
     else:
         return
     console.warning(text, "`stantools merge NODE... --out NEW` makes one store of them, which can be exported")
+
+
+def _tell_of_encryption(export: Export) -> None:
+    """Warns of payloads that are probably encrypted, if no key was given: they are written as stored."""
+    from stantools.format.crc import Crc
+    from stantools.inspection.ciphertext import find_ciphertext
+    from stantools.pipeline.tables.model import TableName
+    from stantools.pipeline.tables.remote import is_remote
+    from stantools.store.directory import open_datastore
+
+    layout = export.layout
+    if layout.table is not TableName.MESSAGES or "data" not in layout.file_columns or export.options.key.given:
+        return
+    for store in [each for each in export.plan.stores if not is_remote(each.root)][:_MANY]:
+        with suppress(StoreUnreadableError):  # a directory of slices
+            opened = open_datastore(store.root, Crc(store.polynomial, export.options.check_crc))
+            if suspected := find_ciphertext(opened, opened.channel_names[:_MANY]).suspected:
+                channels = some_of([console.escape(each) for each in suspected], 3)
+                console.warning(
+                    f"{console.escape(store.root)}: payloads of {channels} may be encrypted, and are written as stored",
+                    f"give the server's key: --encryption-key-env {SERVER_KEY_VARIABLE}",
+                )
 
 
 def _print(data: bytes | memoryview) -> None:

@@ -435,6 +435,10 @@ _INSTEAD: Final = {
         "it is never changed",
         "`stantools salvage {path} --out NEW` writes what is intact to a new directory",
     ),
+    Capability.TABLE: (
+        "its only table is stream-messages, in files without those of other stores",
+        "`stantools export {path} --table stream-messages --to NEW` writes it",
+    ),
 }
 JETSTREAM = SourceKind(
     "is a JetStream store directory, of a nats-server", _recognise_jetstream, _open_jetstream, _USES, _INSTEAD

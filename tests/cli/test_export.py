@@ -233,3 +233,25 @@ def test_nodes_of_a_cluster_are_told_to_be_merged(run, golden_clusters: Path, tm
 def test_a_target_is_required(run, store: Path) -> None:
     outcome = run("export", store)
     assert outcome.code == 2 and "Missing option '--to'" in outcome.err
+
+
+def test_ciphertext_is_not_exported_in_silence(run, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sample key")
+    key = ("--encryption-key-file", tmp_path / "key")
+    assert run("sample", tmp_path / "store", "--channels", 2, *key).code == 0
+    told = "may be encrypted, and are written as stored"
+    for target in (tmp_path / "messages.csv", "-"):
+        outcome = run("export", tmp_path / "store", "--to", target)
+        assert outcome.code == 0 and told in outcome.err and "--encryption-key-env" in outcome.err
+    for words in (key, ("--columns", "seq,size"), ("--table", "slices")):
+        assert told not in run("export", tmp_path / "store", "--to", "-", *words).err
+
+
+def test_streams_among_stores_have_a_command_that_works(run, store: Path, tmp_path: Path) -> None:
+    streams = Path(__file__).parents[2] / "samples" / "streams-damaged"
+    mixed = run("export", streams, store, "--to", tmp_path / "both.csv")
+    assert mixed.code == 1
+    words = re.search(r"`stantools (export .*) --to NEW` writes it", mixed.err)
+    assert words, mixed.err
+    assert run(*words[1].split(), "--to", tmp_path / "streams.csv").code == 1
+    assert "ORDERS" in (tmp_path / "streams.csv").read_text()

@@ -121,6 +121,7 @@ def test_what_is_refused(
     monkeypatch.chdir(tmp_path)
     outcome = run(*words, damaged)
     assert outcome.code == 2 and said in outcome.err and "  -> " in outcome.err, outcome.err
+    assert ".sqlite.sqlite" not in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 

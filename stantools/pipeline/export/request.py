@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
+from stantools.escaping import shell_word
 from stantools.install_hints import install_command
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import STORE_TABLES, FailedRead, Mode, SlicePiece, SqlPart, TableName
@@ -142,9 +143,10 @@ class ExportOptions:
                 f"{NAMES[format]} cannot be written to a stream", "name a file or a directory, or choose ndjson"
             )
         if format in DATABASES and not self.single:
+            plain = self.to.rstrip("/").removesuffix(f".{format}")
             raise UsageError(
                 f"--to {self.to}: is a directory, but {NAMES[format]} is one file, written by one process",
-                f"use stantools export, and name a file: --to {self.to.rstrip('/')}.{format}",
+                f"use stantools export, and name a file: --to {shell_word(f'{plain}.{format}')}",
             )
         if named_compression and self.single and self.compression not in (None, named_compression):
             raise UsageError(

@@ -148,6 +148,26 @@ def test_folders_are_compared_store_by_store(sources: dict[str, Path], tmp_path:
     assert mixed.exit_code == ExitCode.CLEAN and "no difference" in mixed.stdout
 
 
+def test_a_missing_counterpart_is_no_difference(sources: dict[str, Path], tmp_path: Path) -> None:
+    for side, names in (("one", ("whole", "damaged")), ("two", ("whole",))):
+        for name in names:
+            shutil.copytree(sources[name], tmp_path / side / name)
+    done = run("diff", tmp_path / "one", tmp_path / "two")
+    assert done.exit_code == ExitCode.FINDINGS and "has no counterpart damaged" in done.stderr
+    assert "no difference, but 1 store cannot be compared; " in done.stdout
+
+
+def test_the_column_store_has_absolute_paths(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(sources["whole"], tmp_path / "shop")
+    shutil.copy(sources["packed.tgz"], tmp_path / "shop.tgz")
+    monkeypatch.chdir(tmp_path)
+    for verb, words in (("stats", ("-o", "csv")), ("export", ("--to", "-", "--format", "csv", "--columns", "store"))):
+        lines = run(verb, "shop", "shop.tgz", *words).stdout.splitlines()[1:]
+        assert {line.split(",")[0] for line in lines} == {f"{tmp_path}/shop", f"{tmp_path}/shop.tgz"}, verb
+
+
 def test_several_stores_are_migrated_one_by_one(sources: dict[str, Path], tmp_path: Path) -> None:
     named = sources["whole"], sources["packed.tgz"]
     words = ("--out", tmp_path / "backups", "--plans", tmp_path / "plans", "--yes")
