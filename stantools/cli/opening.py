@@ -175,21 +175,18 @@ def open_named(
     from stantools.pipeline.tables.listing import is_pattern
 
     if found:
+        own = (found.datastore.server, found.datastore.clients) if found.datastore else ()
+        # A directory that is a store only by its channels: other stores may be beside these.
+        lost_its_files = found.kind is directories.STORE and not any(own)
         if found.kind.open is None:
             searched = "://" in path or is_pattern(path) or found.kind is directories.SEVERAL
             if searched or not alone:
                 return None
         elif not alone and (
-            _lost_its_files(found) or (found.kind is directories.NODE and not found.kind.capabilities.issuperset(uses))
+            lost_its_files or (found.kind is directories.NODE and not found.kind.capabilities.issuperset(uses))
         ):
             return None  # the search finds its stores
     return open_source(Path(path), read_options, *uses, channels=channels, found=found)
-
-
-def _lost_its_files(found: RecognisedPath) -> bool:
-    """Returns whether a directory is a store only by its channels; other stores may be beside these."""
-    own = (found.datastore.server, found.datastore.clients) if found.datastore else ()
-    return found.kind is directories.STORE and not any(own)
 
 
 def node_source(node: NodeFiles, read_options: ReadOptions) -> Source:

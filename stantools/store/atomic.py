@@ -106,7 +106,7 @@ def finish_replacement(target: Path, near: Path | None = None) -> Path | None:
     """
     target = absolute(target)
     partial = _partial_of(near or target)
-    if "backup" not in _read_marker(partial):
+    if "backup" not in json_object(partial / MARKER, own=True):
         return None
     with _locked(partial, target):
         return conclude(partial, target)
@@ -257,12 +257,13 @@ def _mark(partial: Path, state: dict[str, Any]) -> None:
     replace_file(partial / MARKER, json.dumps({"made_by": "stantools", **state}).encode())
 
 
-def _read_marker(partial: Path) -> dict[str, Any]:
+def json_object(path: Path, *, own: bool = False) -> dict[str, Any]:
+    """Returns the json object in a file; {} if there is none, or with `own` none that this program has marked."""
     try:
-        state = json.loads((partial / MARKER).read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return state if isinstance(state, dict) and state.get("made_by") == "stantools" else {}
+    return found if isinstance(found, dict) and (not own or found.get("made_by") == "stantools") else {}
 
 
 @contextmanager
@@ -294,7 +295,7 @@ def conclude(partial: Path, target: Path) -> Path | None:
 
     Returns the backup that the old directory has become; None if there was no exchange.
     """
-    state = _read_marker(partial)
+    state = json_object(partial / MARKER, own=True)
     with writing(partial), os.scandir(partial) as entries:
         strange = not state and any(not entry.name.startswith(f".{MARKER}") for entry in entries)
     if strange:

@@ -283,3 +283,16 @@ def test_only_groups_tell_that_a_node_is_a_copy(golden_jetstream: Path, tmp_path
     for each in place.glob("*/jetstream/$SYS/_js_/*/meta.inf"):
         each.write_bytes(bytes(each.stat().st_size))
     assert jetstream.node_copies(jetstream.node_places(place)) == {}
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "subs"])
+def test_a_stream_is_chosen_by_account_and_name(golden_jetstream: Path, verb: str) -> None:
+    found = run_json(verb, golden_jetstream / "ok_accounts15/store", "--channel", "ACME/AUDIT")
+    assert [(each["account"], each["name"]) for each in found["streams"]] == [("ACME", "AUDIT")]
+
+
+def test_info_of_several_names_streams_of_which_only_a_log_is_here(golden_jetstream: Path) -> None:
+    nodes = golden_jetstream / "cl_after_orphans_15/store"
+    done = CliRunner().invoke(cli, ["info", str(nodes / "n1"), str(nodes / "n2")], prog_name="stantools")
+    text = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and text.count("$G/ORDERS: only a Raft log of it is here") == 2, text

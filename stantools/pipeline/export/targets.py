@@ -131,7 +131,7 @@ def check_replaceable(target: Path) -> bool:
         with writing(target), os.scandir(target) as entries:
             if next(entries, None) is None:
                 return False
-    if not read_manifest(target):
+    if not atomic.json_object(target / MANIFEST, own=True):
         raise RefusedError(
             f"{target}: is not an export of stantools (it has no {MANIFEST}), so it is not overwritten",
             "name a directory that does not exist yet, or remove this one",
@@ -154,15 +154,6 @@ def check_outside(target: Path, plan: ReadPlan) -> None:
         )
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Reads the manifest of an export; empty if there is none of ours."""
-    try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) and manifest.get("made_by") == "stantools" else {}
-
-
 def finish(directory: Path, manifest: dict[str, Any]) -> None:
     """Puts the manifest and the mark of completeness into a directory."""
     with writing(directory):
@@ -177,12 +168,12 @@ def _explained(target: Path, overwrite: bool) -> Iterator[None]:
     try:
         yield
     except StoreUnwritableError as error:
-        if not overwrite and read_manifest(target):
+        if not overwrite and atomic.json_object(target / MANIFEST, own=True):
             error.remedy = f"{error.remedy}, or add --overwrite: it is an earlier export"
         raise
 
 
 def _remove(old: Path) -> None:
     """Removes a replaced export; anything else of its name stays and is in the way."""
-    if read_manifest(old):
+    if atomic.json_object(old / MANIFEST, own=True):
         shutil.rmtree(old)

@@ -36,7 +36,7 @@ from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.sources.sql import file_of
 from stantools.sqlstore.address import is_address
-from stantools.store.atomic import absolute
+from stantools.store.atomic import absolute, json_object
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import replace_file, unwritable, writing
 
@@ -178,10 +178,10 @@ class Reports:
         self._out = out
         self._found: dict[str, dict[str, Any]] = {}
         for path in sorted((out / REPORTS).glob("*.json")):
-            entry = _read(path)
+            entry = json_object(path, own=True)
             name = path.name.removesuffix(".json")
             # A removed new store is made again, under any name.
-            if entry.get("made_by") == "stantools" and _is_there(out / name, entry):
+            if entry and _is_there(out / name, entry):
                 self._found[str(entry.get("source"))] = {**entry, "name": name}
 
     @property
@@ -219,7 +219,7 @@ def check_target(root: str, out: Path) -> bool:
     with writing(out):
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return False
-    if _read(out / MANIFEST_FILE).get("source") == known(root):
+    if json_object(out / MANIFEST_FILE).get("source") == known(root):
         return True
     raise StoreUnwritableError(
         f"{out}: exists already, and is not a salvage of {root}",
@@ -229,7 +229,7 @@ def check_target(root: str, out: Path) -> bool:
 
 def check_same(plan: SalvagePlan, out: Path) -> None:
     """Raises `StoreUnwritableError` if the existing salvage differs from the planned one."""
-    manifest = _read(out / MANIFEST_FILE)
+    manifest = json_object(out / MANIFEST_FILE)
     wanted = json.loads(known(json.dumps(describe(plan, []))))
     differs = [
         name for name, value in wanted.items() if name not in ("made_by", "moved") and manifest.get(name) != value
@@ -240,15 +240,6 @@ def check_same(plan: SalvagePlan, out: Path) -> None:
             "changed since, or other options are given now",
             "remove it or rename it, or name another directory with --out",
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Reads a file of ours; empty if it is not one."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 #: Limits of a batch of stores: number and bytes.

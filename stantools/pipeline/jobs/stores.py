@@ -97,12 +97,14 @@ def map_stores(
         result.failed.append(FailedRead(each.shown, f"{each.shown}: {what}", _REMEDY))
     results: dict[int, S] = {}
     for number, done in work.map(function, stores):
-        if isinstance(done, WorkFailure):
-            result.failed.append(FailedRead.of(stores[number].shown, done))
-        else:
-            results[number] = done
         if progress:
             progress(1)
+        if not isinstance(done, WorkFailure):
+            results[number] = done
+        elif done.exit_code == ExitCode.USAGE:
+            raise done.error()  # the options are wrong, not the store
+        else:
+            result.failed.append(FailedRead.of(stores[number].shown, done))
     result.stores = [results[number] for number in sorted(results)]
     return result
 

@@ -87,6 +87,11 @@ def test_the_verdict_on_each_store_then_the_sum(sources: dict[str, Path], golden
     assert run("doctor", sources["whole"], sources["node"]).exit_code == ExitCode.CLEAN
 
 
+def test_a_wrong_option_is_no_fault_of_the_stores(sources: dict[str, Path]) -> None:
+    done = run("doctor", sources["whole"], sources["damaged"], "--server-user", "no-such-user")
+    assert done.exit_code == ExitCode.USAGE and "there is no user no-such-user" in done.stderr and not done.stdout
+
+
 def test_a_folder_of_nodes_is_each_of_its_nodes(sources: dict[str, Path]) -> None:
     nodes = sources["node"].parent
     assert [each["store"] for each in document("doctor", nodes)["stores"]] == [str(nodes / each) for each in "abc"]
