@@ -107,6 +107,23 @@ def test_a_client_that_cannot_be_stored(tmp_path):
     assert [each.id for each in reopened(tmp_path).clients] == [b"one", b"three"]
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_sequence_that_was_refused_has_the_next_message(tmp_path, sync):
+    store = new_store(tmp_path, sync=sync)
+    messages = made(store, NAME).messages
+    for stored in ([], [b"1"], [b"1", b"2"]):
+        messages.append(block(NAME, messages.last + 1, [b"refused", b"refused"]))
+        with faults() as broken, pytest.raises(StorageError):
+            broken.after, broken.lasting = 0, True
+            flush(store, messages)
+        assert [each.data for each in everything(messages)] == stored
+        messages.append(block(NAME, messages.last + 1, [b"%d" % (messages.last + 1)]))
+        assert [each.data for each in everything(messages)][: len(stored)] == stored
+        flush(store, messages)
+        assert [each.data for each in everything(messages)] == [*stored, b"%d" % messages.last]
+    store.close()
+
+
 def test_channels_that_are_flushed_together(tmp_path):
     for after in (*range(0, 60, 3), 1000):
         with faults() as broken:

@@ -21,6 +21,7 @@ import pytest
 from broker.group import FOLLOWER, LEADER, LeaderTerm, ServerGroup
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
+from broker.stores.jetstream.lease import Lease, LeaseTerm
 from broker.stores.jetstream.store import JetStreamStore, StreamBacking
 from broker.stores.store_options import FileOptions
 from broker.streaming.context import Context
@@ -477,3 +478,17 @@ async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
             assert found[0].startswith("The copy in files does not follow the streams: nobody answered question ")
             assert found[1] == "The copy in files follows the streams again"
     await let_go((first, second))
+
+
+@simulated
+async def test_a_lease_is_certain_for_less_than_others_wait() -> None:
+    """Also by a clock that is half as fast again as that of its holder."""
+    loop = asyncio.get_running_loop()
+    term, begin = LeaseTerm(Lease("me", 1), 10.0, lambda _: None, lambda _: None), loop.time()
+    assert not term.certain
+    term.extend(begin)
+    term.extend(begin - 5)  # an answer that was late
+    await asyncio.sleep(5)
+    assert term.certain
+    await asyncio.sleep(begin + 10 / 1.5 - loop.time())
+    assert not term.certain
