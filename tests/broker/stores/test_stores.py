@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -122,6 +123,29 @@ def test_a_sequence_that_was_refused_has_the_next_message(tmp_path, sync):
         flush(store, messages)
         assert [each.data for each in everything(messages)] == [*stored, b"%d" % messages.last]
     store.close()
+
+
+def test_new_files_that_get_no_name_leave_nothing(tmp_path, monkeypatch):
+    """They are synced under no name first; then the link fails."""
+    with faults():
+        store = new_store(tmp_path, sync=True, slices=SliceLimits(2))
+        messages, link = made(store, NAME).messages, os.link
+
+        def full(*_arguments, **_more):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        for number in range(4):
+            messages.append(block(NAME, messages.last + 1, [b"refused", b"refused"]))
+            monkeypatch.setattr(os, "link", full)
+            with pytest.raises(StorageError):
+                flush(store, messages)
+            monkeypatch.setattr(os, "link", link)
+            assert messages.last == messages.count == 2 * number
+            messages.append(block(NAME, messages.last + 1, [b"a", b"b"]))
+            flush(store, messages)
+        store.close()
+    found = reopened(tmp_path).channels[NAME][0].messages
+    assert [each.data for each in everything(found)] == [b"a", b"b"] * 4
 
 
 def test_channels_that_are_flushed_together(tmp_path):
