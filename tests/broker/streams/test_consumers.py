@@ -20,6 +20,7 @@ from tests.broker.streams.world import World
 
 SECOND = 1_000_000_000
 SUBJECTS = ("s.a", "s.b", "s.c")
+PLACES = ("delivered", "ack_floor", "num_ack_pending", "num_pending", "num_redelivered")
 
 
 class Model:
@@ -231,6 +232,22 @@ def test_work_that_is_done_late_is_done(tmp_path: Path, retention: str, deliveri
     assert world.api("STREAM.INFO.S", {"deleted_details": True})["state"]["deleted"] == [2]
     world.ask("$JS.ACK.S.c.1.5.9.0.0", b"+ACK")  # not delivered yet
     assert world.state("S")["messages"] == 4
+
+
+@pytest.mark.parametrize("policy", ["explicit", "all"])
+@pytest.mark.parametrize("sequence", [3, 4, 1000])
+def test_an_acknowledgement_of_a_message_that_was_not_delivered_has_no_effect(policy: str, sequence: int) -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy=policy)
+    for number in range(1, 5):
+        world.publish("s", b"%d" % number)
+    assert [payload for _, payload, _ in world.pull("S", "c", {"batch": 2, "no_wait": True})] == [b"1", b"2"]
+    before = world.api("CONSUMER.INFO.S.c")
+    world.ask(f"$JS.ACK.S.c.1.{sequence}.{sequence}.0.0", b"+ACK")
+    after = world.api("CONSUMER.INFO.S.c")
+    assert [after[each] for each in PLACES] == [before[each] for each in PLACES]
+    assert [payload for _, payload, _ in world.pull("S", "c", {"batch": 2, "no_wait": True})] == [b"3", b"4"]
 
 
 @pytest.mark.parametrize("step", ["purge", "purge up to a sequence", "purge but one", "roll-up"])
