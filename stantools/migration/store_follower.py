@@ -73,12 +73,6 @@ class FollowedSource(Protocol):
 
     def plan(self, source: StoreSource) -> MigrationPlan: ...
 
-    def used(self) -> bool:
-        """Returns whether a running server has the store open."""
-
-    def written(self) -> float:
-        """Returns the time of the last write to the store, in seconds since 1970."""
-
 
 class FollowedTarget(Protocol):
     async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:

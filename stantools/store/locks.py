@@ -14,12 +14,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,16 +26,15 @@ from typing import Literal
 from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.store.directory import CLIENTS_FILE, FT_LOCK_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.durable import unwritable
+from stantools.store.running_servers import running_servers
 
 #: seconds without a change after which a store counts as unused
 QUIET_SECONDS = 2.0
 
 _WATCHED_FILES = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
-#: folder that a nats-server makes in its store directory; bytes of a configuration that are read
+#: folder that a nats-server makes in its store directory
 _STREAMS = "jetstream"
-_MAX_CONFIG = 1 << 20
-_STORE_DIR = re.compile(r"""store_?dir(?:ectory)?["']?\s*[:=]?\s*["']?([^"'\s,;}]+)""", re.IGNORECASE)
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 
@@ -208,38 +206,12 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
 def configured_servers(place: Path) -> Iterator[StoreUse]:
     """Finds nats-servers that were started with a store directory at, in or around a place (Linux)."""
     root = place.resolve()
-    for process in Path("/proc").glob("[0-9]*") if sys.platform.startswith("linux") else ():
-        try:
-            program, *words = (process / "cmdline").read_text(errors="surrogateescape").split("\0")
-        except OSError:
-            continue  # the process is gone
-        if "nats-server" not in Path(program).name or int(process.name) == os.getpid():
-            continue
-        folder = Path("/")
-        with suppress(OSError):  # it may belong to another user
-            folder = (process / "cwd").readlink()
-        for each in _store_directories(words, folder):
-            store = (folder / each).resolve()
+    for server in running_servers():
+        for store in server.stores():
             if root in (store, store / _STREAMS) or store / _STREAMS in root.parents:
-                yield StoreUse(
-                    "handle", f"process {process.name}, a nats-server, has store_dir {store}", int(process.name)
-                )
+                detail = f"process {server.pid}, a nats-server, has store_dir {store}"
+                yield StoreUse("handle", detail, server.pid)
                 break
-
-
-def _store_directories(words: list[str], folder: Path) -> Iterator[str]:
-    """Yields the store directories that a nats-server's command line and its configuration name."""
-    for at, word in enumerate(words):
-        name, _, value = word.lstrip("-").partition("=")
-        value = value or next(iter(words[at + 1 : at + 2]), "")
-        if word.startswith("-") and name in ("sd", "store_dir"):
-            yield value
-        elif word.startswith("-") and name in ("c", "config"):
-            try:
-                text = (folder / value).read_bytes()[:_MAX_CONFIG].decode("utf-8", "surrogateescape")
-            except OSError:
-                continue
-            yield from (match[1] for match in _STORE_DIR.finditer(text))
 
 
 def _identities(store: Path) -> set[tuple[int, int]]:

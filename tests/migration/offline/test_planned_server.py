@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import ExitCode
-from stantools.migration.targets.in_use import RunningServer
+from stantools.store.running_servers import RunningServer
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.test_migrate import channels_of, run, store
 from tests.trees import tree

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stantools.migration.targets.in_use import store_setting
+from stantools.store.running_servers import store_setting
 
 
 def _setting(tmp_path: Path, text: str, **environment: str):

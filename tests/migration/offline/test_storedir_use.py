@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.targets.in_use import RunningServer, find_server
+from stantools.migration.targets.in_use import find_server
+from stantools.store.locks import configured_servers
+from stantools.store.running_servers import RunningServer
 from tests import natsclient, servers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -72,6 +74,10 @@ def test_an_idle_server_is_found_by_its_configuration(tmp_path: Path, run: Calla
     (tmp_path / "link").symlink_to(tmp_path / "data")
     assert _find(tmp_path / "link/jetstream", process)
     assert not _find(tmp_path / "other/jetstream", process)
+    # Other verbs look for it from within its directory.
+    for place in ("data", "data/jetstream", "link/jetstream/$G/streams/A"):
+        assert [each.pid for each in configured_servers(tmp_path / place) if each.pid == process.pid], place
+    assert process.pid not in [each.pid for each in configured_servers(tmp_path / "other")]
 
 
 def test_the_default_place(tmp_path: Path, run: Callable[..., Any]) -> None:
