@@ -13,6 +13,7 @@ import numpy as np
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
+from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables.follow import FollowPart, Limit, TableFollower
 from stantools.pipeline.tables.model import FailedRead, SlicePiece, StoreRef
@@ -37,6 +38,8 @@ class Server:
         self.directory = root / channel
         self.directory.mkdir(parents=True, exist_ok=True)
         (root / "server.dat").write_bytes(encode_server_file(new_server_info("test-cluster"), CRC))
+        if not (subscriptions := self.directory / "subs.dat").exists():
+            subscriptions.write_bytes(FILE_HEADER_BYTES)
         self.name = channel.encode()
         self.limits = limits or SliceLimits(8, 0)
         self.rng = random.Random(seed)
