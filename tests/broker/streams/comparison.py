@@ -256,8 +256,9 @@ class Side:
         if "error" in about:
             return {"stream": _outcome(about)}
         state = {key: value for key, value in about["state"].items() if key not in ("first_ts", "last_ts")}
-        if not state["messages"] and not state["last_seq"]:
+        if not state["messages"] and (not state["last_seq"] or "mirror" in about):
             # Of a stream that was never used real servers say that 0 is deleted; once it is purged it begins with 1.
+            # A mirror of a purged stream begins there at once, or with the first message.
             state = {"messages": 0, "consumer_count": state["consumer_count"]}
         consumers = {
             each["name"]: _position(each, marked="subject_delete_marker_ttl" in about["config"])

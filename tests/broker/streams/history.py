@@ -15,6 +15,8 @@ from typing import Any, Final
 
 #: Nanoseconds that timers of a history have; a `wait` is longer than all of them.
 SHORT: Final = 4_000_000_000
+#: Until a message is delivered again; other than that until it expires, since no order of both is right.
+_AGAIN: Final = 3_400_000_000
 _SECOND: Final = 1_000_000_000
 LONG: Final = 600 * _SECOND
 #: Steps of a history with timers between two waits.
@@ -365,13 +367,13 @@ class _Writer:
             # Real servers forget at a start what is still to come, which cannot be seen of these.
             config["opt_start_seq"] = 1
         if config["ack_policy"] != "none":
-            config["ack_wait"] = SHORT if self.timed else LONG
+            config["ack_wait"] = _AGAIN if self.timed else LONG
             if self.chance(0.4):
                 config["max_ack_pending"] = self.one(1, 2, 5, -1)
         if self.chance(0.25):
             config["max_deliver"] = self.one(1, 2, 3)
         if self.timed and self.chance(0.15) and config["ack_policy"] != "none":
-            config |= {"backoff": [SHORT, SHORT], "max_deliver": self.one(2, 3, 5)}
+            config |= {"backoff": [_AGAIN, _AGAIN], "max_deliver": self.one(2, 3, 5)}
             del config["ack_wait"]
         if self.chance(0.1):
             config["headers_only"] = True
@@ -406,7 +408,7 @@ class _Writer:
     def ack(self, letter: str) -> Step:
         word = self.one("+ACK", "+ACK", "+ACK", "+ACK", "", "-NAK", "-NAK", "+TERM", "+WPI", "+NXT", "zork", "delay")
         if word == "delay":
-            word = f'-NAK {{"delay": {SHORT if self.timed else LONG}}}'
+            word = f'-NAK {{"delay": {_AGAIN if self.timed else LONG}}}'
         if word == "+NXT" and self.chance(0.5):
             word = '+NXT {"batch": 2, "no_wait": true}'
         values = {"consumer": self.some(letter), "which": self.random.randrange(6), "word": word}
