@@ -376,7 +376,7 @@ class Consumer:
         else:
             if sequence in self.pending:
                 self._remove_pending(sequence)
-            elif sequence <= self.delivered[1]:
+            elif 0 < sequence <= self.delivered[1]:
                 # Work that was done late is done.
                 self.redeliveries.pop(sequence, None)
             else:

@@ -104,7 +104,9 @@ class TableOptions:
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
         """Returns the options for some stores: paths, patterns or URLs; relative paths become absolute."""
         if "" in stores:
-            raise UsageError("the path of a store is empty", "name a directory; the current one is .")
+            raise UsageError(
+                "the path is empty; is a variable of the shell unset?", "name a directory; the current one is ."
+            )
         # Links and `..` in patterns stay.
         paths = tuple(path if "://" in path or is_address(path) else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)

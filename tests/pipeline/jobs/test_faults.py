@@ -32,7 +32,7 @@ def test_a_package_that_is_missing(job: str, package: str, monkeypatch: pytest.M
 
 def test_an_empty_path_is_not_the_current_directory() -> None:
     result = run("pipeline", "verify", "")
-    assert (result.exit_code, "the path of a store is empty" in result.output) == (ExitCode.USAGE, True)
+    assert (result.exit_code, "the path is empty" in result.output) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize("to", ["", "/"])
