@@ -93,7 +93,7 @@ def verify(spark: SparkSession, *stores: Path) -> int:
     result = run_verify(SparkWork(spark), plan_verify(options))
     if not result.clean:
         raise AssertionError("a healthy store was found to be damaged")
-    return sum(log.messages for store in result.stores for log in store.verdict.logs)
+    return sum(log.intact_messages for store in result.stores for log in store.verdict.logs)
 
 
 def stats(spark: SparkSession, *stores: Path) -> int:
