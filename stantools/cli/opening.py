@@ -13,6 +13,7 @@ import click
 from stantools.cli import console
 from stantools.cli.progress import ByteProgress
 from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
+from stantools.escaping import shell_word
 from stantools.format.crc import IEEE, Crc
 from stantools.sources import directories, files
 from stantools.sources.door import open_recognised, recognise
@@ -62,7 +63,12 @@ def usual_store(ctx: click.Context) -> str | None:
 def no_store() -> UsageError:
     """Returns the error of a verb without STORE, of which there is no default."""
     found = recognise(Path())
-    return UsageError(f"no STORE was given, and the current directory {found.sentence}", found.remedy)
+    verb = " ".join(click.get_current_context().command_path.split())
+    first = console.escape(shell_word(str(found.stores[0]))) if found.stores else ""
+    remedy = f"name one: `{verb} {first}`" if first else found.remedy
+    return UsageError(
+        f"no STORE was given, and the current directory {found.sentence}", f"{remedy}; see: {verb} --help"
+    )
 
 
 def open_source(

@@ -210,7 +210,7 @@ def test_without_a_store_the_error_says_what_the_current_directory_is(run, tmp_p
         outcome = run(verb)
         assert outcome.code == 2
         assert "no STORE was given, and the current directory holds several file stores (2: a, b c)" in outcome.err
-        assert "name one: `stantools doctor a`" in outcome.err
+        assert f"name one: `stantools {verb} a`; see: stantools {verb} --help" in outcome.err
     monkeypatch.chdir(tmp_path / "b c")
     assert run("doctor").code == 0
 

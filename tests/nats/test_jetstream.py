@@ -30,11 +30,11 @@ async def test_create_update_and_purge_a_stream(each_server: Any) -> None:
         assert updated["config"]["description"] == "new"
         assert await js.stream_names("b") == ["A"]
         assert await js.stream_names("c") == []
-        message = await js.message("A", 3)
+        message = await js.message("A", {"seq": 3})
         assert message is not None
         assert (message["subject"], base64.b64decode(message["data"])) == ("a.2", b"2")
         await js.delete_message("A", 3)
-        assert await js.message("A", 3) is None
+        assert await js.message("A", {"seq": 3}) is None
         assert await js.purge_stream("A", below=5) == 3
         assert await js.purge_stream("A") == 1
         assert await js.purge_stream("A", below=100) == 0

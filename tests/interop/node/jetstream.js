@@ -258,7 +258,7 @@ const scenarios = {
     found.got = [shown(await kv.get("a")), shown(await kv.get("a", { revision: 1 })), shown(await kv.get("none")), shown(await kv.get("a", { revision: 2 }))];
     const watched = [];
     const watch = await kv.watch({ key: ["a", "b.>"] });
-    const watching = (async () => { for await (const entry of watch) { watched.push([...shown(entry), entry.isUpdate]); if (watched.length === 4) break; } })();
+    const watching = (async () => { for await (const entry of watch) { watched.push([...shown(entry).slice(0, 4), entry.isUpdate ? 0 : entry.delta, entry.isUpdate]); if (watched.length === 4) break; } })();
     await until(() => watched.length === 2);
     await kv.delete("a");
     await kv.put("b.c", "7");

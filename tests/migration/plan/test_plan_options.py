@@ -65,7 +65,7 @@ def test_wrong_overrides_are_told_with_their_line(tmp_path: Path, text: str, lin
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnreadableError, match="No such file"):
+    with pytest.raises(StoreUnreadableError, match="no such file"):
         read_overrides(tmp_path / "none")
 
 

@@ -470,7 +470,7 @@ def test_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a plan.yaml"]
     with pytest.raises(StoreUnwritableError, match="does not exist"):
         write_plan(tmp_path / "none" / "p", EXAMPLE)
-    with pytest.raises(StoreUnreadableError, match="No such file"):
+    with pytest.raises(StoreUnreadableError, match="no such file"):
         read_plan(tmp_path / "other")
     with pytest.raises(StoreUnreadableError, match="directory"):
         read_plan(tmp_path)

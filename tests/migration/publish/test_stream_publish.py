@@ -72,7 +72,7 @@ async def test_headers_and_payloads(start_server: Callable[..., Any], origin: bo
     async with jetstream(start_server().url) as js:
         await publish_stream(js, "S", config, source, options=PublishOptions(origin=origin, generation=3))
         assert await read_back(js, "S") == expected(source, origin=origin)
-        message = await js.message("S", 4)
+        message = await js.message("S", {"seq": 4})
         assert message
         block = base64.b64decode(message["hdrs"])
         assert block.endswith("\r\nNats-Msg-Id: größer:3:4\r\nNats-Expected-Last-Sequence: 3\r\n\r\n".encode())

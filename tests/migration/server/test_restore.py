@@ -41,7 +41,7 @@ async def test_restores_on_every_version(each_server: Any) -> None:
         assert info is not None
         assert info["state"]["bytes"] == archive.state["bytes"]
         assert await servers.consumer_names(js, "ORDERS") == ["one", "two"]
-        message = await js.message("ORDERS", 4000)
+        message = await js.message("ORDERS", {"seq": 4000})
         assert message is not None
         assert message["time"] == "2020-09-13T12:26:40.123460789Z"
         assert base64.b64decode(message["data"]) == payload(4000, 300)

@@ -31,6 +31,7 @@ from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import schema_of
 from stantools.pipeline.tables.storetables import READERS
 from stantools.pipeline.tables.table_options import TableOptions
+from stantools.store.atomic import json_object
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 
@@ -82,7 +83,7 @@ def test_every_row_of_every_golden_store_in_order(stores: Read, tmp_path: Path) 
     assert sum(done) == sum(split.cost for split in stores.plan.splits)
     # What every reader of directories does.
     assert ds.dataset(tmp_path / "out", format="parquet").count_rows() == rows.num_rows
-    manifest = targets.read_manifest(tmp_path / "out")
+    manifest = json_object(tmp_path / "out" / targets.MANIFEST, own=True)
     assert manifest["rows"] == rows.num_rows and manifest["bytes"] == written.size
     assert [f["path"] for f in manifest["files"]] == [f.path for f in written.files]
     assert (tmp_path / "out" / "_SUCCESS").exists()
@@ -190,7 +191,7 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
     result = run.export_to_directory(subs.export(ExportLayout(TableName.SUBSCRIPTIONS), tmp_path / "out"))
     assert not result.clean
     assert result.written.damaged(TableName.SUBSCRIPTIONS) == 4
-    assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
+    assert json_object(tmp_path / "out" / targets.MANIFEST, own=True)["status"] == {"unreadable": 4}
 
 
 @pytest.mark.parametrize("by", [(), ("channel",)])
@@ -295,7 +296,10 @@ def test_killed_at_any_step_it_is_there_as_a_whole_or_not_at_all(
 
 def count(target: Path) -> int:
     if target.is_dir():
-        assert targets.read_manifest(target)["rows"] == ds.dataset(target, format="parquet").count_rows()
+        assert (
+            json_object(target / targets.MANIFEST, own=True)["rows"]
+            == ds.dataset(target, format="parquet").count_rows()
+        )
         return ds.dataset(target, format="parquet").count_rows()
     if target.suffix == ".parquet":
         return pq.read_metadata(target).num_rows

@@ -12,6 +12,7 @@ import pytest
 from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.pipeline.export import targets
 from stantools.pipeline.tables.model import StoreRef
+from stantools.store.atomic import json_object
 
 
 def export(target: Path, text: str, *, overwrite: bool = False) -> None:
@@ -32,7 +33,11 @@ def names(place: Path) -> list[str]:
 def test_a_new_directory(tmp_path: Path) -> None:
     export(tmp_path / "out", "one")
     assert names(tmp_path / "out") == [targets.SUCCESS, targets.MANIFEST, "part"]
-    assert targets.read_manifest(tmp_path / "out") == {"schema": 1, "made_by": "stantools", "rows": 1}
+    assert json_object(tmp_path / "out" / targets.MANIFEST, own=True) == {
+        "schema": 1,
+        "made_by": "stantools",
+        "rows": 1,
+    }
     assert names(tmp_path) == ["out"]
 
 

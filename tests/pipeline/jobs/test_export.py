@@ -206,7 +206,7 @@ def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--to", "-"], 2, "for stdout: stantools export"),
+        (["--to", "-"], 2, "or leave out the options for Spark"),
         (["--to", "-", "--engine", "spark"], 2, "Spark cannot write to stdout"),
         (["--to", "s3a://x/y", "--writer", "tasks"], 2, "not to URLs"),
         (["--to", "mine"], 3, "not empty"),

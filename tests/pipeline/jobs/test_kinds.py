@@ -224,6 +224,9 @@ def test_a_verb_over_one_store_takes_every_kind_or_says_why_not(
         if verb == "doctor" and kind not in ("stream", "backup"):
             assert done.exit_code in (ExitCode.CLEAN, ExitCode.FINDINGS), (kind, done.output)
     done = run(verb, several, *ONE[verb])
+    if verb == "doctor":
+        assert done.exit_code == ExitCode.CLEAN, done.output
+        return
     assert done.exit_code == ExitCode.UNREACHABLE
     assert f"or all of them: `stantools verify {several}`" in " ".join(done.stderr.split())
 
