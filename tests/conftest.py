@@ -150,6 +150,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
                 super()._reschedule(node)
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """Forgets what is done, which is otherwise counted again after every test."""
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            super().mark_test_complete(node, item_index, duration)
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
+
         def remove_node(self, node: Any) -> str | None:
             """Does not give the test that has ended one process to the next one as well."""
             work = self.assigned_work[node]
