@@ -447,7 +447,7 @@ class Consumer:
         if sequence in self.pending:
             self._remove_pending(sequence)
             self.changed = True
-        elif self.config.max_deliver == 1:
+        else:
             self.redeliveries.pop(sequence, None)
 
     def shrunk(self, below: int) -> None:

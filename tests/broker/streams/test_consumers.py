@@ -205,6 +205,22 @@ def test_a_message_is_given_up_although_nobody_asks(tmp_path: Path, meanwhile: s
     assert (found["num_ack_pending"], found["num_redelivered"], found["num_pending"]) == (0, 0, 1)
 
 
+def test_a_message_that_was_given_up_is_forgotten_when_it_goes(tmp_path: Path) -> None:
+    """As in nats-server 2.15.1: it is counted as redelivered as long as the stream has it."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], max_msgs_per_subject=1)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=SECOND, max_deliver=2)
+    world.publish("s.a")
+    world.publish("s.b")
+    for _ in range(2):
+        assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+        world.pass_time(2 * SECOND)
+    world.pull("S", "c", {"batch": 2, "no_wait": True})
+    assert world.api("CONSUMER.INFO.S.c")["num_redelivered"] == 2
+    world.publish("s.a")
+    assert world.api("CONSUMER.INFO.S.c")["num_redelivered"] == 1
+
+
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 @pytest.mark.parametrize("deliveries", [1, 2])
 @pytest.mark.parametrize("word", [b"+ACK", b"+TERM", b"+NXT"])
