@@ -38,10 +38,13 @@ _KEPT: Final = 2.5
 
 
 def _acknowledges_more(found: DifferenceError) -> bool:
-    """Limits, a roll-up or a deletion took a message that waited for an acknowledgement of policy `all`."""
-    if found.step is None or found.step.kind not in ("publish", "burst", "update", "purge", "delete"):
+    """Limits, expiry, a roll-up or a deletion took a message that waited for an acknowledgement of policy `all`."""
+    if found.step is None or not isinstance(found.ours, dict):
         return False
+    own = found.step.values.get("consumer") if found.step.kind in ("ack", "fetch") else None
     places = [(name, found.config(name).get("ack_policy") == "all") for name, _, _ in found.differing()]
+    if any(name.startswith(f"consumers.{own}.") for name, _ in places):
+        return False
     return any("num_ack_pending" in name or name.endswith(".ack_floor") for name, every in places if every)
 
 
