@@ -216,6 +216,7 @@ def expire(stream: LimitedStream, now: int) -> bool:
     for subject in dict.fromkeys(gone) if life else ():
         if subject not in contents.subjects:
             stream.lifetimes.note(stream.store.append(now, subject, publish_headers.marker(life), b""), now, life)
+            stream.message_ids.last = b""
     stream.count()
     return more
 

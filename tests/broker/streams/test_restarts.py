@@ -208,3 +208,14 @@ def test_the_last_message_id_outlives_its_window(tmp_path: Path) -> None:
     world.pass_time(2 * SECOND)
     world.restart()
     assert "error" in world.publish("s", **{"Nats-Expected-Last-Msg-Id": "one"})
+
+
+def test_a_delete_marker_is_the_last_message_and_has_no_id(tmp_path: Path) -> None:
+    """As in nats-server 2.15.1."""
+    world = World(tmp_path)
+    marked = {"max_age": 2 * SECOND, "allow_msg_ttl": True, "subject_delete_marker_ttl": 10 * SECOND}
+    world.create("S", subjects=["s"], **marked)
+    world.publish("s", **{"Nats-Msg-Id": "one"})
+    world.pass_time(4 * SECOND)
+    assert world.state("S")["last_seq"] == 2
+    assert "error" in world.publish("s", **{"Nats-Expected-Last-Msg-Id": "one"})
