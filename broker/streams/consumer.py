@@ -143,6 +143,10 @@ class Consumer:
     def state(self) -> ConsumerState:
         pending = {sequence: (each.number, each.time) for sequence, each in self.pending.items()}
         floor = min(self.floor[0], self.delivered[0]), min(self.floor[1], self.delivered[1])
+        if self.stream.config.retention != "limits":
+            # At the next start, messages up to the floor are no longer needed.
+            given_up = min((each for each in self.redeliveries if each not in self.pending), default=floor[1] + 1)
+            floor = min(floor[0], given_up - 1), min(floor[1], given_up - 1)
         kept = {sequence: count for sequence, count in self.redeliveries.items() if sequence > floor[1]}
         return ConsumerState(floor, self.delivered, pending, kept)
 
@@ -431,9 +435,8 @@ class Consumer:
         """Returns whether a message is still to be delivered or acknowledged; `number` is that of its subject."""
         if self._filter is not None and not self._filter.has(number):
             return False
-        if sequence >= self._position or sequence in self.pending:
-            return True
-        return sequence > self.floor[1] and sequence in self.redeliveries
+        # What was given up stays until it is acknowledged.
+        return sequence >= self._position or sequence in self.pending or sequence in self.redeliveries
 
     def wants(self, subject: bytes) -> bool:
         return matches_any(self.config.filters, subject)
@@ -465,6 +468,8 @@ class Consumer:
         for sequence in pending:
             if contents.locate(sequence) is None:
                 self._remove_pending(sequence)
+        if self.stream.config.retention != "limits":
+            self._forget_redeliveries()
         # Messages below its position are not in the count.
         if not counted:
             self._count()
@@ -490,9 +495,14 @@ class Consumer:
                 self.redeliveries.pop(sequence, None)
             self.floor = (number, first - 1)
         if not self.pending:
-            self.redeliveries.clear()
+            self._forget_redeliveries()
             self.floor = self.delivered
         self.changed = True
+
+    def _forget_redeliveries(self) -> None:
+        """Forgets redeliveries of messages that the stream no longer has."""
+        there = self.stream.store.contents.locate
+        self.redeliveries = {each: count for each, count in self.redeliveries.items() if there(each) is not None}
 
     def renew(self) -> None:
         self._filter = self.stream.store.contents.filter(self.config.filters)

@@ -205,6 +205,50 @@ def test_a_message_is_given_up_although_nobody_asks(tmp_path: Path, meanwhile: s
     assert (found["num_ack_pending"], found["num_redelivered"], found["num_pending"]) == (0, 0, 1)
 
 
+def test_work_that_was_given_up_and_went_by_a_limit_holds_nothing_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], retention="interest", max_msgs=2)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=SECOND, max_deliver=1)
+    for _ in range(2):
+        world.publish("s")
+    assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+    world.pass_time(2 * SECOND)
+    for _ in range(2):
+        world.publish("s")
+    assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+    for sequence in (3, 4):
+        world.ask(f"$JS.ACK.S.c.1.{sequence}.{sequence}.0.0", b"+ACK")
+    world.restart()
+    assert world.api("CONSUMER.INFO.S.c")["ack_floor"]["stream_seq"] == 4
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_work_that_was_given_up_stays_when_the_floor_passes_it(tmp_path: Path, deliveries: int) -> None:
+    """As in nats-server: others acknowledge it, and its consumer what came after it."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], retention="interest")
+    config = {"ack_policy": "explicit", "ack_wait": SECOND}
+    world.consumer("S", "c", durable_name="c", max_deliver=deliveries, **config)
+    world.consumer("S", "other", durable_name="other", **config)
+    for _ in range(3):
+        world.publish("s")
+    for _ in range(deliveries):
+        assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+        world.pass_time(2 * SECOND)
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    world.ask(f"$JS.ACK.S.c.1.3.{2 * deliveries + 1}.0.0", b"+ACK")
+    assert world.api("CONSUMER.INFO.S.c")["ack_floor"]["stream_seq"] == 3
+    assert len(world.pull("S", "other", {"batch": 3, "no_wait": True})) == 3
+    for sequence in range(1, 4):
+        world.ask(f"$JS.ACK.S.other.1.{sequence}.{sequence}.0.0", b"+ACK")
+    assert world.state("S")["messages"] == 2
+    world.restart()
+    assert world.state("S")["messages"] == 2
+    for sequence in (1, 2):
+        world.ask(f"$JS.ACK.S.c.1.{sequence}.{sequence}.0.0", b"+ACK")
+    assert world.state("S")["messages"] == 0
+
+
 def test_a_message_that_was_given_up_is_forgotten_when_it_goes(tmp_path: Path) -> None:
     """As in nats-server 2.15.1: it is counted as redelivered as long as the stream has it."""
     world = World(tmp_path)
