@@ -494,8 +494,8 @@ class Consumer:
                 number = max(number, self.pending.pop(sequence).number)
                 self.redeliveries.pop(sequence, None)
             self.floor = (number, first - 1)
+        self._forget_redeliveries()
         if not self.pending:
-            self._forget_redeliveries()
             self.floor = self.delivered
         self.changed = True
 

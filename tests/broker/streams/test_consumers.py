@@ -263,6 +263,10 @@ def test_a_message_that_was_given_up_is_forgotten_when_it_goes(tmp_path: Path) -
     assert world.api("CONSUMER.INFO.S.c")["num_redelivered"] == 2
     world.publish("s.a")
     assert world.api("CONSUMER.INFO.S.c")["num_redelivered"] == 1
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    world.api("STREAM.PURGE.S", {"keep": 1})
+    found = world.api("CONSUMER.INFO.S.c")
+    assert (found["num_redelivered"], found["num_ack_pending"]) == (0, 1)
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
