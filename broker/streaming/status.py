@@ -104,7 +104,7 @@ def channel(server: StreamingServer, name: bytes, subs: bool = False) -> Json | 
 
 def _cluster_id(server: StreamingServer) -> str:
     """Returns the cluster id, which a server on standby does not show."""
-    return "" if server.state == "FT_STANDBY" else text(server.options.cluster_id)
+    return "" if server.state == "FT_STANDBY" else configured_cluster_id(server)
 
 
 def configured_cluster_id(server: StreamingServer) -> str:

@@ -93,6 +93,11 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
     return ConsumerStart(max(start, 1), last_per_subject)
 
 
+def earliest(*times: int) -> int:
+    """Returns the earliest time, where 0 stands for none."""
+    return min(filter(None, times), default=0)
+
+
 class Consumer:
     """The state of a consumer, whose configuration is valid.
 
@@ -195,7 +200,6 @@ class Consumer:
 
     def next(self, now: int) -> tuple[int, int] | None:
         """Returns the sequence of the next message, and the number of this delivery of it; None if there is none."""
-        self.give_up(now)
         self._paused = self.config.pause_until > now
         if self._paused:
             return None
@@ -353,15 +357,15 @@ class Consumer:
     @property
     def due(self) -> int:
         """Time (ns since 1970) of the earliest redelivery or of the end of the pause, or `end_due`; 0 for never."""
-        next_delivery = self.config.pause_until if self._paused else self._earliest(self._deadlines)
-        return min((time for time in (next_delivery, self.end_due) if time), default=0)
+        next_delivery = self.config.pause_until if self._paused else self._first_due(self._deadlines)
+        return earliest(next_delivery, self.end_due)
 
     @property
     def end_due(self) -> int:
         """Time (ns since 1970) at which the next message is given up; 0 for never."""
-        return self._earliest(self._last_deadlines)
+        return self._first_due(self._last_deadlines)
 
-    def _earliest(self, deadlines: list[tuple[int, int]]) -> int:
+    def _first_due(self, deadlines: list[tuple[int, int]]) -> int:
         while deadlines and deadlines[0][1] not in self.pending:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else 0
@@ -492,7 +496,6 @@ class Consumer:
             number = self.floor[0]
             for sequence in list(takewhile(first.__gt__, self.pending)):
                 number = max(number, self.pending.pop(sequence).number)
-                self.redeliveries.pop(sequence, None)
             self.floor = (number, first - 1)
         self._forget_redeliveries()
         if not self.pending:

@@ -12,6 +12,7 @@ import numpy as np
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.streams.consumer import earliest
 from broker.streams.headers import size_line, with_lines
 from stantools.nats.frames import PAYLOAD_SIZE, REPLY_SIZE, SUBJECT_SIZE
 from stantools.nats.kernels import put_acknowledgements
@@ -185,8 +186,8 @@ class ConsumerDelivery(ABC):
         return False
 
     def _earliest(self, *times: int) -> int:
-        """Returns the earliest time, where 0 stands for none."""
-        return min((each for each in (*times, self.consumer.due, self._not_before) if each), default=0)
+        """Returns the earliest of some times and those of the consumer, where 0 stands for none."""
+        return earliest(*times, self.consumer.due, self._not_before)
 
     def _exceeds_share(self, sent: int, size: int) -> bool:
         """Returns whether other consumers are to run now."""

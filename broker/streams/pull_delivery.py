@@ -9,6 +9,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from broker.streams.consumer import earliest
 from broker.streams.delivery import ALONE, MOST, MOST_BYTES, ConsumerDelivery
 from broker.streams.headers import status
 from broker.streams.pullrequests import Priorities, PullRequest, PullStatusError
@@ -226,7 +227,7 @@ class PullDelivery(ConsumerDelivery):
         pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
         if self._requests:
             return self._earliest(self._next_check, pinned)
-        return min((time for time in (pinned, self.consumer.end_due) if time), default=0)
+        return earliest(pinned, self.consumer.end_due)
 
     def close(self, reason: str) -> None:
         for request in self._requests:

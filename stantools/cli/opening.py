@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 #: Environment variable with the default store.
 STORE_VARIABLE = "STANTOOLS_STORE"
 _NODES = "stantools.nodes"
-
-
+#: kinds that are taken where no STORE is given
 _STORES = (directories.STORE, directories.NODE, JETSTREAM)
 
 

@@ -47,9 +47,8 @@ class ReplayPublisher(ABC):
         self, connection: NatsConnection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions
     ) -> None:
         self.connection = connection
-        self.ledgers = [
-            Ledger(state.channels)
-        ]  #: sent and confirmed messages; a channel's position is in the last one that has it
+        #: sent and confirmed messages; a channel's position is in the last one that has it
+        self.ledgers = [Ledger(state.channels)]
         self.routes = plan.routes  #: channel -> destination
         self._options = options
         self._names = {channel: _header_value(channel) for channel in self.routes}

@@ -222,25 +222,36 @@ def test_work_that_was_given_up_and_went_by_a_limit_holds_nothing_back(tmp_path:
     assert world.api("CONSUMER.INFO.S.c")["ack_floor"]["stream_seq"] == 4
 
 
-@pytest.mark.parametrize("deliveries", [1, 2])
-def test_work_that_was_given_up_stays_when_the_floor_passes_it(tmp_path: Path, deliveries: int) -> None:
-    """As in nats-server: others acknowledge it, and its consumer what came after it."""
-    world = World(tmp_path)
-    world.create("S", subjects=["s"], retention="interest")
+def give_up(world: World, retention: str, messages: int, deliveries: int) -> None:
+    """Has a consumer give up the first two messages, and delivers it the third one."""
+    world.create("S", subjects=["s"], retention=retention)
     config = {"ack_policy": "explicit", "ack_wait": SECOND}
     world.consumer("S", "c", durable_name="c", max_deliver=deliveries, **config)
-    world.consumer("S", "other", durable_name="other", **config)
-    for _ in range(3):
+    if retention == "interest":
+        world.consumer("S", "other", durable_name="other", **config)
+    for _ in range(messages):
         world.publish("s")
     for _ in range(deliveries):
         assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
         world.pass_time(2 * SECOND)
     assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+
+
+def acknowledge_all(world: World, messages: int) -> None:
+    """Has the other consumer of the stream acknowledge all messages."""
+    assert len(world.pull("S", "other", {"batch": messages, "no_wait": True})) == messages
+    for sequence in range(1, messages + 1):
+        world.ask(f"$JS.ACK.S.other.1.{sequence}.{sequence}.0.0", b"+ACK")
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_work_that_was_given_up_stays_when_the_floor_passes_it(tmp_path: Path, deliveries: int) -> None:
+    """As in nats-server: others acknowledge it, and its consumer what came after it."""
+    world = World(tmp_path)
+    give_up(world, "interest", 3, deliveries)
     world.ask(f"$JS.ACK.S.c.1.3.{2 * deliveries + 1}.0.0", b"+ACK")
     assert world.api("CONSUMER.INFO.S.c")["ack_floor"]["stream_seq"] == 3
-    assert len(world.pull("S", "other", {"batch": 3, "no_wait": True})) == 3
-    for sequence in range(1, 4):
-        world.ask(f"$JS.ACK.S.other.1.{sequence}.{sequence}.0.0", b"+ACK")
+    acknowledge_all(world, 3)
     assert world.state("S")["messages"] == 2
     world.restart()
     assert world.state("S")["messages"] == 2
@@ -275,21 +286,9 @@ def test_a_message_that_was_given_up_is_forgotten_when_it_goes(tmp_path: Path) -
 def test_work_that_is_done_late_is_done(tmp_path: Path, retention: str, deliveries: int, word: bytes) -> None:
     """A message that was given up stays, also when others need it no more, until it is acknowledged."""
     world = World(tmp_path)
-    world.create("S", subjects=["s"], retention=retention)
-    config = {"ack_policy": "explicit", "ack_wait": SECOND}
-    world.consumer("S", "c", durable_name="c", max_deliver=deliveries, **config)
+    give_up(world, retention, 5, deliveries)
     if retention == "interest":
-        world.consumer("S", "other", durable_name="other", **config)
-    for _ in range(5):
-        world.publish("s")
-    for _ in range(deliveries):
-        assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
-        world.pass_time(2 * SECOND)
-    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
-    if retention == "interest":
-        assert len(world.pull("S", "other", {"batch": 5, "no_wait": True})) == 5
-        for sequence in range(1, 6):
-            world.ask(f"$JS.ACK.S.other.1.{sequence}.{sequence}.0.0", b"+ACK")
+        acknowledge_all(world, 5)
     world.restart()
     assert world.state("S")["messages"] == 5
     world.ask(f"$JS.ACK.S.c.{deliveries}.2.{2 * deliveries}.0.0", word)
