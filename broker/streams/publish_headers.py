@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.api_errors import RequestError, wrong_last_sequence
+from broker.streams.headers import with_lines, without
 from broker.streams.stream_source import HEADER
 from stantools.notation import format_go_duration, parse_duration
 
@@ -116,6 +117,15 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
     if not 1 <= seconds < 1 << 32:
         raise _InvalidLifetimeError(400, 10165, "invalid per-message TTL")
     return seconds * _SECOND
+
+
+def outliving_marker(header: bytes, parsed: PublishHeaders, config: StreamConfig) -> tuple[bytes, PublishHeaders]:
+    """Raises the lifetime of a message, in its header block as well, to that of the marker that will follow it."""
+    least = config.subject_delete_marker_ttl // _SECOND
+    if not 0 < parsed.life < least * _SECOND:
+        return header, parsed
+    others = without(header, lambda line: line.startswith(_LIFETIME + b":"))
+    return with_lines(others, b"%b: %d" % (_LIFETIME, least)), parsed._replace(life=least * _SECOND)
 
 
 def marker(life: int) -> bytes:

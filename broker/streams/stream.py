@@ -181,6 +181,8 @@ class Stream:
     ) -> int:
         """Stores a message if the limits allow it. Returns its sequence: the given one, or the next."""
         config, store = self.config, self.store
+        if parsed.life:
+            header, parsed = publish_headers.outliving_marker(header, parsed, config)
         size = store.size_of(subject, header, payload)
         replaces = parsed.replaces
         stream_limits.check(self, 1, size, size, len(subject), len(header), subject, replaces=bool(replaces))

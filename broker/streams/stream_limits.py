@@ -193,9 +193,9 @@ def expire(stream: LimitedStream, now: int) -> bool:
         more = count == STEP
         message = stream.store.read(sequence)
         if message is not None:
-            if not publish_headers.is_marker(message.header):
-                gone.append(message.subject)
             stream.remove(sequence)
+            if message.subject not in contents.subjects and not publish_headers.is_marker(message.header):
+                gone.append(message.subject)
     if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
         end = contents.first_since(now - config.max_age + 1)
         some = [] if stream.lifetimes.forever else contents.matching(None, contents.first, STEP)
@@ -205,7 +205,8 @@ def expire(stream: LimitedStream, now: int) -> bool:
             # The expired messages show which subjects may end.
             there = filter(None, map(contents.locate, some))
             names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
-            gone += [name for name in names if _ends_unmarked(stream, contents.subjects[name], end)]
+            ending = [name for name in names if _ends_unmarked(stream, contents.subjects[name], end)]
+            gone += sorted(ending, key=lambda name: contents.subjects[name].last)
         stream.copy_positions.save_below(stream.store, end)
         if stream.lifetimes.forever:
             _expire_others(stream, end)
@@ -213,7 +214,7 @@ def expire(stream: LimitedStream, now: int) -> bool:
             stream.store.purge_below(end)
         stream.followers.shrunk(end)
     life = config.subject_delete_marker_ttl
-    for subject in dict.fromkeys(gone) if life else ():
+    for subject in gone if life else ():
         if subject not in contents.subjects:
             stream.lifetimes.note(stream.store.append(now, subject, publish_headers.marker(life), b""), now, life)
             stream.message_ids.last = b""

@@ -432,9 +432,10 @@ class Comparison:
         if step.kind == "wait":
             self._in_time()
             self._gate.release()
-            # What expires may leave a marker, which expires as well; timers go off up to a second late.
-            markers = max((each.get("subject_delete_marker_ttl", 0) for each in self._configs.values()), default=0)
-            await asyncio.sleep((SHORT + markers) / 1e9 + 2.5)
+            # What expires may leave a marker, which expires as well, and whose copy, which does not, is delivered again;
+            # timers go off up to a second late.
+            markers = any("subject_delete_marker_ttl" in each for each in self._configs.values())
+            await asyncio.sleep(SHORT / 1e9 + (5.7 if markers else 2.5))
             await self._gate.acquire()
             self._begun = time.monotonic()
             return

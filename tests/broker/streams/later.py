@@ -81,6 +81,23 @@ TTLS = [
     create("W", subjects=["w.>"], subject_delete_marker_ttl=SECOND // 2),
     create("W", subjects=["w.>"], subject_delete_marker_ttl=-SECOND),
     create("W", subjects=["w.>"], subject_delete_marker_ttl=2 * SECOND, max_age=3600 * SECOND),
+    # A marker may outlive the message before it, which is kept for as long.
+    create("X", subjects=["x.>"], subject_delete_marker_ttl=90 * SECOND),
+    *(
+        step
+        for seq, headers in enumerate(
+            (
+                {"Nats-TTL": "1"},
+                {"A": "y", "Nats-TTL": "1s", "Z": "z"},
+                {"Nats-TTL": "89.9s", "Nats-Rollup": "sub"},
+                {"Nats-TTL": "90s"},
+                {"Nats-TTL": "2m"},
+                {"Nats-TTL": "never"},
+            ),
+            1,
+        )
+        for step in (("x.a", "x", headers), of("MSG.GET", "X", {"seq": seq}))
+    ),
     create("F", subjects=["f.>"], allow_msg_ttl=True, allow_direct=True),
     ("f.a", "x", {"Nats-TTL": "1h"}),
     (f"{API}DIRECT.GET.F", {"seq": 1}),

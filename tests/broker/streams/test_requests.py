@@ -196,10 +196,10 @@ def test_a_marker_says_that_the_last_message_of_a_subject_went(tmp_path: Path) -
     world = World(tmp_path)
     world.create("S", subjects=["s.>"], subject_delete_marker_ttl=5 * SECOND, max_age=20 * SECOND)
     world.consumer("S", "c", ack_policy="none", inactive_threshold=3600 * SECOND)
-    world.publish("s.a", b"x", Nats_TTL="2")
-    world.publish("s.b", b"y", Nats_TTL="2")
+    world.publish("s.a", b"x", Nats_TTL="5")
+    world.publish("s.b", b"y", Nats_TTL="5")
     world.publish("s.b", b"z")
-    world.pass_time(4 * SECOND)
+    world.pass_time(7 * SECOND)
     # One of s.b is still there.
     assert world.state("S")["subjects"] == {"s.a": 1, "s.b": 1}
     header = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 5s\r\nNats-Rollup: sub\r\n\r\n"
@@ -210,10 +210,59 @@ def test_a_marker_says_that_the_last_message_of_a_subject_went(tmp_path: Path) -
     # A marker goes without a marker.
     world.pass_time(6 * SECOND)
     assert world.state("S")["subjects"] == {"s.b": 1}
-    world.pass_time(14 * SECOND)
+    world.pass_time(11 * SECOND)
     assert world.api("STREAM.MSG.GET.S", {"last_by_subj": "s.b"})["message"]["seq"] == 5
     world.pass_time(7 * SECOND)
     assert world.state("S")["messages"] == 0
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+@pytest.mark.parametrize("kept", [{}, {"Nats_TTL": "never"}])
+def test_markers_come_in_the_order_in_which_subjects_end(tmp_path: Path, storage: str, kept: dict[str, str]) -> None:
+    """As nats-server 2.12.8 and 2.15.1 make them (jetstream-server.md section 7)."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], storage=storage, subject_delete_marker_ttl=5 * SECOND, max_age=20 * SECOND)
+    world.create("T", subjects=["t.>"], storage=storage, subject_delete_marker_ttl=5 * SECOND)
+    for each in "ds":
+        world.publish(f"s.{each}", b"x", **kept)
+    if kept:
+        world.api("STREAM.PURGE.S", {"filter": "s.d"})
+    for each in "abcadb":
+        world.publish(f"s.{each}", b"x")
+        world.publish(f"t.{each}", b"x", Nats_TTL="20")
+    world.pass_time(22 * SECOND)
+    for stream in "ST":
+        last = world.state(stream)["last_seq"]
+        found = [world.api(f"STREAM.MSG.GET.{stream}", {"seq": last - back})["message"] for back in (3, 2, 1, 0)]
+        assert "".join(each["subject"][-1] for each in found) == "cadb"
+        assert all(b"Marker" in base64.b64decode(each["hdrs"]) for each in found)
+
+
+def test_messages_are_kept_for_as_long_as_the_marker_that_will_follow(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], subject_delete_marker_ttl=5_900_000_000, storage="file")
+    for sequence, (headers, stored) in enumerate(
+        (
+            ({"Nats_TTL": "1"}, b"Nats-TTL: 5"),
+            ({"A": "y", "Nats_TTL": "4s", "Z": "z"}, b"A: y\r\nZ: z\r\nNats-TTL: 5"),
+            ({"Nats_TTL": "5s"}, b"Nats-TTL: 5s"),
+            ({"Nats_TTL": "never"}, b"Nats-TTL: never"),
+        ),
+        1,
+    ):
+        world.publish(f"s.{sequence}", b"x", **headers)
+        message = world.api("STREAM.MSG.GET.S", {"seq": sequence})["message"]
+        assert base64.b64decode(message["hdrs"]) == b"NATS/1.0\r\n" + stored + b"\r\n\r\n"
+    world.create("C", subjects=["c"], sources=[{"name": "S"}], subject_delete_marker_ttl=9 * SECOND, max_age=900 * SECOND)
+    copy = world.api("STREAM.MSG.GET.C", {"seq": 1})["message"]
+    assert base64.b64decode(copy["hdrs"]).endswith(b" s.1\r\nNats-TTL: 9\r\n\r\n")
+    for _ in range(2):
+        world.pass_time(2 * SECOND)
+        assert world.state("S")["messages"] == world.state("S")["last_seq"] == 4
+        world.crash()
+    world.pass_time(3 * SECOND)
+    state = world.state("S")
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (4, 4, 7)
 
 
 def test_what_was_asked_and_what_became_of_streams_is_told_to_who_listens() -> None:
