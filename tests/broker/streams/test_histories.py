@@ -65,12 +65,12 @@ def _copies_less_of_a_burst(found: DifferenceError) -> bool:
 
 
 def _passes_what_was_given_up(found: DifferenceError) -> bool:
-    """A message that waited for an acknowledgement went; those before it had been given up after one delivery."""
+    """A message that waited for an acknowledgement went; those before it had been given up after their deliveries."""
     if not isinstance(found.ours, dict):
         return False
     places = found.differing()
     return bool(places) and all(
-        name.endswith(".ack_floor") and own > other and found.config(name).get("max_deliver") == 1
+        name.endswith(".ack_floor") and own > other and found.config(name).get("max_deliver", -1) > 0
         for name, own, other in places
     )
 
