@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -211,10 +211,15 @@ KINDS_OF_STORES = frozenset(
 )  # fmt: skip
 
 
+def others_slow(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:
+    """Parameters of a test: those whose first value is in `kept` for every run, the others for the slow one."""
+    rows = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*row, marks=() if row[0] in kept else pytest.mark.slow) for row in rows]
+
+
 def cases_by_kind(cases: Iterable[str] | None = None) -> list[Any]:
     """Parameters of a test of what is shown, not of what is found: one store of each kind, all in the slow run."""
-    chosen = golden_cases() if cases is None else cases
-    return [pytest.param(case, marks=() if case in KINDS_OF_STORES else pytest.mark.slow) for case in chosen]
+    return others_slow(golden_cases() if cases is None else cases, KINDS_OF_STORES)
 
 
 #: Versions of nats-server as parameters: the oldest and the newest, those between in the slow run.
