@@ -101,7 +101,7 @@ def command(
         raise UsageError(
             f"{escape(url or str(directory))}: is no directory", "name the directory that the server opens"
         )
-    if source := _opened(directory, read_options):
+    if source := _opened(directory, read_options, guard.copy_to):
         _check_unused(source.place, source.path)
         _guard(source, guard, _with_version(server, source, program, command), command)
     if command:
@@ -117,8 +117,8 @@ def _program(command: Sequence[str]) -> str:
     raise UsageError(f"{escape(command[0])}: there is no such program", "name the server's program after --")
 
 
-def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
-    """Opens what the server will open; None, and a note, if there is nothing yet."""
+def _opened(directory: Path, read_options: ReadOptions, copy_to: str | None) -> Source | None:
+    """Opens what the server will open; None if there is nothing yet, or, after a copy, nothing that is known here."""
     from stantools.errors import NotAStoreError
     from stantools.sources.directories import has_no_files
     from stantools.sources.door import open_source
@@ -134,6 +134,8 @@ def _opened(directory: Path, read_options: ReadOptions) -> Source | None:
         source.require(Capability.FORECAST)
     except NotAStoreError as problem:
         console.warning(f"guard: nothing was checked: {problem.message}")
+        if copy_to:
+            _copy(directory, copy_to, ["what the start does to it is unknown"])
         return None
     return source
 
@@ -185,7 +187,7 @@ def _guard(source: Source, guard: GuardOptions, server: AnyStartOptions, command
     for text in check.expires if guard.accept_limits else ():
         console.note(f"guard: {text}")
     if guard.copy_to and (known or check.unchecked):
-        _copy(source, guard.copy_to, known or check.unchecked)
+        _copy(source.place, guard.copy_to, known or check.unchecked)
     elif known:
         remedy = (
             f"`stantools doctor {shell_word(str(source.path))}` says what to do; --copy-to copies first, then starts"
@@ -269,14 +271,14 @@ def _is_handled() -> bool:
     return False
 
 
-def _copy(source: Source, place: str, why: Sequence[str]) -> None:
+def _copy(directory: Path, place: str, why: Sequence[str]) -> None:
     from stantools.recovery.directory_copy import copy_directory
 
     target = Path(place)
     if place.endswith("/"):
-        target /= f"{source.place.absolute().name}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        target /= f"{directory.absolute().name}.{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     console.warning(f"guard: DIR is copied first, because: {'; '.join(why)}")
-    made = copy_directory(source.place, target)
+    made = copy_directory(directory, target)
     console.note(f"guard: the copy is {escape(str(made.path))}: `stantools doctor {shell_word(str(made.path))}`")
 
 

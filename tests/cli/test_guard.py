@@ -150,6 +150,11 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("x")
     found = run_guard(tmp_path, "--", "echo", "started")
     assert (found.returncode, found.stdout, "nothing was checked" in found.stderr) == (0, "started\n", True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note").write_text("x")
+    found = run_guard(tmp_path / "other", "--copy-to", tmp_path / "copy", "--", "echo", "started")
+    assert (found.returncode, found.stdout) == (0, "started\n"), found.stderr
+    assert (tmp_path / "copy" / "note").read_text() == "x"
     assert run_guard(tmp_path / "note", "--", "echo").returncode == 2
     assert run_guard(tmp_path, "--", tmp_path / "no-program").returncode == 2
 
