@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
     from stantools.inspection.findings import Finding
     from stantools.inspection.outcomes import ChannelOutcome
+    from stantools.inspection.stream_forecast.nodes_report import NodesForecasts
     from stantools.inspection.stream_forecast.start_report import StartForecasts
     from stantools.inspection.stream_overview import StreamOverview
     from stantools.inspection.stream_verify import StreamVerdict
@@ -62,7 +63,7 @@ class StreamSession(SourceSession):
         if source.archived and source.streams:
             self.root = source.streams[0].path
         self.consumers = {}
-        self.starts: StartForecasts | None = None
+        self.starts: StartForecasts | NodesForecasts | None = None
         self._reset(list(self._streams))
 
     def use_key(self, key: bytes | None) -> None:
@@ -75,9 +76,7 @@ class StreamSession(SourceSession):
         return {each.name: each.outcome for each in verdicts if each}
 
     def start_outlook(self) -> tuple[str, bool] | None:
-        from stantools.inspection.stream_forecast.start_report import start_sentence
-
-        return (start_sentence(self.starts.forecasts[0]), self.starts.harmless) if self.starts else None
+        return (self.starts.sentence(), self.starts.harmless) if self.starts else None
 
     def advice(self) -> Advice | None:
         from stantools.inspection.advice import Advice
@@ -193,7 +192,8 @@ class StreamSession(SourceSession):
 
     def _forecast(self, job: Job[None]) -> None:
         from stantools.inspection.source_queries import signs_of_use
-        from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
+        from stantools.inspection.stream_forecast.nodes_report import forecast_directories
+        from stantools.inspection.stream_forecast.start_report import SurveyCache
         from stantools.sources.source import Capability
 
         source = self._given
@@ -207,7 +207,7 @@ class StreamSession(SourceSession):
         job.begin_phase("forecasting a start", 0)
         try:
             surveys = SurveyCache(job.advance, (facts.survey for facts in self.channels.values()))
-            self.starts = forecast_starts(source, None, surveys)
+            self.starts = forecast_directories(source, None, surveys)
         except StantoolsError as problem:  # no known fact depends on it
             self.forecast_problem = problem.message
         self.touch()

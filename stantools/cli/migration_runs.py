@@ -157,9 +157,4 @@ def apply_plan(
                 "interrupted; complete streams stay, unfinished ones are continued or restarted",
                 f"to continue: the same command{again and f', or {again}'}",
             ) from interruption
-    code = show(migration_report(plan, results, file, loaded=True))
-    if plan.broker and all(result.good for result in results):
-        console.note(
-            f"the broker continues with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
-        )
-    return code
+    return show(migration_report(plan, results, file, loaded=True))

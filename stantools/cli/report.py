@@ -78,7 +78,8 @@ def command(store: Path, page: ReportPage, server: StartOptions, read_options: R
 def _of_streams(source: Source, page: ReportPage) -> int:
     """Writes the page about a JetStream directory; returns the exit code."""
     from stantools.inspection.report import Report
-    from stantools.inspection.stream_forecast.start_report import SurveyCache, forecast_starts
+    from stantools.inspection.stream_forecast.nodes_report import forecast_directories
+    from stantools.inspection.stream_forecast.start_report import SurveyCache
     from stantools.inspection.stream_forecast.streams_doctor import doctor_report
     from stantools.pages.streampage import DirectoryFacts, streams_page
     from stantools.store.locks import find_uses
@@ -87,7 +88,7 @@ def _of_streams(source: Source, page: ReportPage) -> int:
     with ByteProgress("verify", source.data_size()) as shown:
         facts.read(shown.advance)
     with ByteProgress("forecast") as shown:
-        starts = forecast_starts(source, None, SurveyCache(shown.advance, facts.surveys))
+        starts = forecast_directories(source, None, SurveyCache(shown.advance, facts.surveys))
     report = doctor_report(starts, facts.verdict, [] if source.archived else find_uses(source.place, quiet=0))
     write_page(page.html, streams_page(facts, report, time.time_ns()))
     document = report.document

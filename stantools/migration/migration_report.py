@@ -199,7 +199,18 @@ def migration_report(
         if text := _loaded_text(results):
             report.facts.append(("loaded", text))
         report.role = "good"
+        if loaded:
+            report.next.append(_switch(plan, file))
     return report
+
+
+def _switch(plan: MigrationPlan, file: Path | None) -> NextStep:
+    """What follows when all streams are loaded."""
+    if plan.broker:
+        broker = command_line("stan-broker", "-st", "jetstream", "-cid", plan.broker) + " …"
+        return NextStep("the broker continues with these streams:", [broker])
+    commands = [command_line("stantools", "migrate", "handout", str(file))] if file else []
+    return NextStep("switch the applications: consumers first, then producers" + ":" * bool(commands), commands)
 
 
 def follow_end_report(plan: MigrationPlan, end: FollowEnd, now: float) -> Report:

@@ -127,6 +127,16 @@ def test_jetstream_directories(run, golden_jetstream: Path, tmp_path: Path, case
         assert f"{file.name} " in shown
 
 
+def test_nodes_of_a_cluster(run, golden_jetstream: Path, tmp_path: Path) -> None:
+    """The page is of a start of all nodes, as doctor says."""
+    place = golden_jetstream / "cl_meta_old" / "store"
+    doctor, outcome = run("doctor", place, "-o", "json"), run("report", place, "--html", tmp_path / "page.html")
+    assert outcome.code == doctor.code
+    assert doctor.json()["verdict"].startswith("If these nodes are started together")
+    assert doctor.json()["verdict"] in outcome.out
+    assert doctor.json()["verdict"] in words(Tags.of((tmp_path / "page.html").read_text()).text)
+
+
 def test_sql_stores(run, golden_sql: Path, tmp_path: Path) -> None:
     """The rows of a dump are judged; those that are intact are drawn."""
     dump = golden_sql / "p_gap_at_limit" / "dump.sql"

@@ -128,6 +128,9 @@ class NodesForecasts:
             sum((each - intact[name]).count() for name, each in gone.items()),
         )
 
+    def sentence(self) -> str:
+        return self.forecasts[0].sentence()
+
     def as_json(self) -> dict[str, Any]:
         return versions_json([each.as_json() for each in self.forecasts], single=self.single)
 

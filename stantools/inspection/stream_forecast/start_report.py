@@ -44,6 +44,9 @@ class StartForecasts:
     def harmless(self) -> bool:
         return not self.is_node and all(is_harmless(each) for each in self.forecasts)
 
+    def sentence(self) -> str:
+        return start_sentence(self.forecasts[0])
+
     def as_json(self) -> dict[str, Any]:
         return versions_json([each.as_json() for each in self.forecasts], single=self.single)
 
