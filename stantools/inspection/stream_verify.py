@@ -30,7 +30,7 @@ from stantools.streamfiles.stream_checks import check_stream
 from stantools.streamfiles.survey import StreamSurvey
 
 _COLUMNS: Final = columns(
-    *("account", "stream", "messages", "bytes", "intact", "damaged", "missing"),
+    *("account", "stream", "messages", "bytes", "intact", "damaged", "missing before"),
     numbers=("messages", "bytes"),
     keys=("account", "stream"),
     details=("bytes",),
@@ -100,7 +100,8 @@ class StreamsVerdict(ScanResult):
         intact, damaged, missing = (
             sum(getattr(each, name).count() for each in self.streams) for name in ("intact", "damaged", "missing")
         )
-        return f"{counted(intact, 'message', 'is/are')} intact, {damaged} damaged, {missing} missing"
+        text = f"{counted(intact, 'message', 'is/are')} intact, {damaged + missing} missing before"
+        return text + (f", {damaged} of them damaged" if damaged else "")
 
     def as_json(self) -> dict[str, Any]:
         streams = {"streams": [each.as_json() for each in self.streams]}

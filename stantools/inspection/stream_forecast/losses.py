@@ -20,7 +20,7 @@ class StreamLoss:
     """A start's effect on the messages of one stream."""
 
     intact: Ranges = field(default_factory=Ranges)  #: whole messages before the start
-    gone: Ranges = field(default_factory=Ranges)  #: messages that are damaged or missing before the start
+    gone: Ranges = field(default_factory=Ranges)  #: messages that are missing before the start
     destroyed: Ranges = field(default_factory=Ranges)  #: of these, the ones that are no longer on disk
     #: of the whole ones, messages that limits or their own lifetime remove, whether their bytes stay or not
     expired: Ranges = field(default_factory=Ranges)

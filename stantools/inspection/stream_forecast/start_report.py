@@ -102,7 +102,7 @@ class StartForecasts:
 
     @property
     def gone(self) -> bool:
-        """Whether messages are damaged or missing before any start."""
+        """Whether messages are missing before any start."""
         return any(stream.loss.gone for each in self.forecasts for stream in each.streams.values())
 
     @property
@@ -202,7 +202,7 @@ def start_sentence(forecast: DirectoryForecast) -> str:
     before = ""
     if gone:
         number = sum(each.count() for each in gone.values())
-        before = f" {counted(number, 'message', 'is/are')} damaged or missing already ({name_ranges(gone)})."
+        before = f" {counted(number, 'message', 'was/were')} missing before ({name_ranges(gone)})."
     if not parts:
         return text + ("." if count else " and serves all of them.") + before
     shown = "; it ".join(parts[:_NAMED])

@@ -51,7 +51,7 @@ def doctor_report(found: StartForecasts | NodesForecasts, verified: StreamsVerdi
         state, role = Health.HEALTHY, "good"
     text, _ = report.lead[0]
     report.lead[0] = (f"{found.source.path}: {state.value}: {text}", role)
-    report.facts.append(("messages", f"{counted(intact, 'message')} intact, {gone} damaged or missing before"))
+    report.facts.append(("messages", f"{counted(intact, 'message')} intact, {gone} missing before"))
     report.warnings += [
         ReportRemark("warning", f"{each.detail}: stop the server before you change anything", "warn") for each in uses
     ]

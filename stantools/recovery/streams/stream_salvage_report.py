@@ -12,7 +12,8 @@ from stantools.recovery.streams.stream_plan import StreamSalvagePlan
 from stantools.sources.jetstream import REQUEST
 
 _COLUMNS = columns(
-    "stream", "kept", "sequences", "in doubt", "lost", "consumers", numbers=("kept", "in doubt", "lost", "consumers")
+    *("stream", "kept", "sequences", "in doubt", "missing before", "consumers"),
+    numbers=("kept", "in doubt", "missing before", "consumers"),
 )
 
 
@@ -38,7 +39,9 @@ def stream_salvage_report(
     report.list_remarks((ReportRemark("note", escape(each)) for each in plan.all_notes()), "note", "see -o json")
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.streams), 'stream')}, {format_size(plan.bytes)}"
     if lost := sum(each.lost.count() for each in plan.streams):
-        report.facts.append(("lost", f"{counted(lost, 'message')} that the streams held, and that are nowhere intact"))
+        report.facts.append(
+            ("missing before", f"{counted(lost, 'message')} that the streams held, and that are nowhere intact")
+        )
     if doubt := sum(each.resurrected.count() for each in plan.streams):
         report.facts.append(("in doubt", f"{counted(doubt, 'message')}: nothing tells whether they were deleted"))
     if plan.left_out:
