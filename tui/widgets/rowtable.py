@@ -22,6 +22,8 @@ from tui.cells import Cell, role_of, text_of
 from tui.rows import RowSource
 from tui.widgets.lines import LineView, moving
 
+#: Columns that a growing column gets at most if others follow it: numbers far from their names are hard to read.
+_MOST_BEFORE_OTHERS = 64
 #: Columns that a growing column gets before others take their full width.
 _KEPT_FOR_GROWING = 4
 
@@ -114,7 +116,7 @@ class RowTable(LineView):
         columns = self._source.columns
         width = self.scrollable_content_region.width
         taken = sum(column.width for column in columns) + max(len(columns) - 1, 0)
-        growing = [column for column in columns if column.grows]
+        growing = [place for place, column in enumerate(columns) if column.grows]
         spare = max(width - taken, 0)
         widths = []
         kept = _KEPT_FOR_GROWING * len(growing)
@@ -123,10 +125,11 @@ class RowTable(LineView):
             extra = more if more + kept <= spare else 0
             spare -= extra
             widths.append(column.width + extra)
-        for place, column in enumerate(columns):
-            if column.grows:
-                last = column is growing[-1]
-                widths[place] += spare - spare // len(growing) * (len(growing) - 1) if last else spare // len(growing)
+        for left, place in zip(range(len(growing), 0, -1), growing, strict=True):
+            most = spare if place == len(columns) - 1 else max(_MOST_BEFORE_OTHERS - widths[place], 0)
+            extra = min(spare // left, most)
+            spare -= extra
+            widths[place] += extra
         self._widths = widths
         self.virtual_size = Size(max(sum(widths) + max(len(widths) - 1, 0), 1), len(self._source) + 1)
 
