@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import unicodedata
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from textual import events
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
@@ -23,6 +26,21 @@ from stantools.store import locks
 from tui.screens import base
 from tui.screens.base import ViewScreen
 from tui.views import View, ViewTarget
+
+_parse_rules = Stylesheet._parse_rules
+_styles: dict[tuple[Any, ...], list[RuleSet]] = {}
+
+
+@functools.wraps(_parse_rules)
+def _parse_rules_once(self: Stylesheet, *given: Any, **named: Any) -> list[RuleSet]:
+    """Every browser has the same styles, which take long to parse."""
+    key = (*given, *sorted(named.items()), frozenset(self._variables.items()))
+    if key not in _styles:
+        _styles[key] = _parse_rules(self, *given, **named)
+    return _styles[key]
+
+
+Stylesheet._parse_rules = _parse_rules_once  # type: ignore[method-assign]
 
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write screens anew that are not what is kept; look at the differences before a commit.
