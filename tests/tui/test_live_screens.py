@@ -10,11 +10,21 @@ from typing import Any
 import pytest
 
 from stantools.nats.monitoring import GoneError
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
-from tests.tui.monitored import Figures, MonitoredServer, channel, server_document, settle, subscription, usual_figures
+from tests.conftest import others_slow
+from tests.tui.conftest import LARGE, check_screen, screen_text, until
+from tests.tui.monitored import (
+    Figures,
+    MonitoredServer,
+    channel,
+    check_live,
+    server_document,
+    settle,
+    subscription,
+    usual_figures,
+)
 from tests.tui.test_live_monitor import Scripted
 from tui.jobs import Job
-from tui.live.monitor import Monitor
+from tui.live.monitor import PAGE, Monitor
 from tui.screens.livedetails import LiveChannelScreen, LiveClientScreen
 from tui.widgets.rowtable import RowTable
 
@@ -83,31 +93,25 @@ def polled(pilot: Any, rounds: int) -> Callable[[], bool]:
     return lambda: screen.written == (rounds,) and "Help" in screen_text(pilot.app)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-async def test_golden(browse: Callable[..., Any], script: Callable[..., None], size: tuple[int, int]) -> None:
+async def test_golden(browse: Callable[..., Any], script: Callable[..., None]) -> None:
     script(*USUAL)
 
-    async with browse(None, size=size, monitor=URL) as pilot:
-        app, width = pilot.app, size[0]
+    async with browse(None, monitor=URL) as pilot:
+        app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
-        await settle(pilot)
-        await check_screen(pilot, f"live-channels-{width}")
+        await check_live(pilot, "live-channels")
         await pilot.press("tab")
         await pilot.pause()
-        await settle(pilot)
-        await check_screen(pilot, f"live-clients-{width}")
+        await check_live(pilot, "live-clients")
         await pilot.press("tab")
         await pilot.pause()
-        await settle(pilot)
-        await check_screen(pilot, f"live-subscriptions-{width}")
+        await check_live(pilot, "live-subscriptions")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveChannelScreen))
-        await settle(pilot)
-        await check_screen(pilot, f"live-channel-{width}")
+        await check_live(pilot, "live-channel")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveClientScreen))
-        await settle(pilot)
-        await check_screen(pilot, f"live-client-{width}")
+        await check_live(pilot, "live-client")
         assert app.commands == [f"stantools tui --monitor {URL}"]
 
 
@@ -319,23 +323,25 @@ async def test_with_a_store(
         assert len(app.screen_stack) == 1
 
 
-async def test_ten_thousand_channels(browse: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("count", others_slow([PAGE + 88, 10_000], [PAGE + 88]))
+async def test_many_channels(count: int, browse: Callable[..., Any]) -> None:
     """All pages are turned, and keys are answered meanwhile."""
     with MonitoredServer() as server:
         server.channels = [
-            channel(f"sensors.{n:05}", n, subscription(f"app-{n % 100}", "d", last_sent=n // 2)) for n in range(10_000)
+            channel(f"sensors.{n:05}", n, subscription(f"app-{n % 100}", "d", last_sent=n // 2)) for n in range(count)
         ]
         server.clients = [{"id": f"app-{n}", "hb_inbox": f"_INBOX.{n}", "subs_count": 100} for n in range(100)]
 
         async with browse(None, monitor=server.url) as pilot:
             app = pilot.app
-            await until(pilot, lambda: "[Channels 10,000]" in screen_text(app), 60)
+            await until(pilot, lambda: f"[Channels {count:,}]" in screen_text(app), 60)
             await pilot.press("G")
-            assert "sensors.09999" in screen_text(app)
-            await pilot.press("slash", *"0999", "enter")
+            last = f"{count - 1:05}"
+            assert f"sensors.{last}" in screen_text(app)
+            await pilot.press("slash", *last[:-1], "enter")
             assert len(app.screen.rows) == 11
             await pilot.press("escape", "tab", "tab")
-            assert "[Subscriptions 10,000]" in screen_text(app)
+            assert f"[Subscriptions {count:,}]" in screen_text(app)
             rounds = app.screen.watching.monitor.revision
             await until(pilot, lambda: app.screen.watching.monitor.revision > rounds + 1, 60)
             await pilot.press("g", "enter")

@@ -19,8 +19,8 @@ from tests import natsclient, servers
 from tests.brokers import Broker
 from tests.migration.stores import fill, records, stored, write_store
 from tests.servers import free_port
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
-from tests.tui.monitored import MonitoredServer, settle, usual_figures
+from tests.tui.conftest import check_screen, screen_text, until
+from tests.tui.monitored import MonitoredServer, check_live, settle, usual_figures
 from tui.jobs import JobState
 from tui.live.facts import LiveAccount, LiveConsumer, LiveStream, read
 from tui.live.source import PollInterval
@@ -76,10 +76,7 @@ def masks(app: Any, place: Place) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-async def test_golden(
-    browse: Callable[..., Any], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_golden(browse: Callable[..., Any], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     # One round for each view: rates are not for a picture.
     monkeypatch.setattr(PollInterval, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
@@ -87,17 +84,15 @@ async def test_golden(
         await js.consumer_create("orders_new", config)
         await js.delete_message("orders_new", 50)
 
-    async with browse(None, size=size, connect_options=place.connect_options) as pilot:
-        app, width = pilot.app, size[0]
+    async with browse(None, connect_options=place.connect_options) as pilot:
+        app = pilot.app
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
-        await settle(pilot)
-        await check_screen(pilot, f"live-streams-{width}", masks=masks(app, place))
+        await check_live(pilot, "live-streams", masks(app, place))
         for each in app.screen.watching.streams.streams.values():
             each.meter.forget()
         await pilot.press("G", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveStreamScreen) and len(app.screen.rows) == 1)
-        await settle(pilot)
-        await check_screen(pilot, f"live-stream-{width}", masks=masks(app, place))
+        await check_live(pilot, "live-stream", masks(app, place))
         await pilot.press("enter")
         await until(pilot, lambda: "d: orders.new" in screen_text(app))
 
@@ -107,6 +102,10 @@ async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], p
 
     async with browse(None, connect_options=place.connect_options) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: "there is no store to compare" in " ".join(screen_text(pilot.app).split()))
+        pilot.app.clear_notifications()
+        await until(pilot, lambda: "no store" not in screen_text(pilot.app))
         screen = pilot.app.screen
         screen.watching.pace.toggle_pause()
         screen.watching.streams.streams = dict(list(screen.watching.streams.streams.items())[:1])
@@ -288,13 +287,6 @@ async def test_cancelling_a_comparison(
         job = app.screen.job
         await pilot.press("escape")
         await until(pilot, lambda: job.state is JobState.CANCELLED)
-
-
-async def test_without_a_store(browse: Callable[..., Any], place: Place) -> None:
-    async with browse(None, connect_options=place.connect_options) as pilot:
-        await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
-        await pilot.press("equals_sign")
-        await until(pilot, lambda: "there is no store to compare" in " ".join(screen_text(pilot.app).split()))
 
 
 async def test_killed_and_started_again(

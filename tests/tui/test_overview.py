@@ -12,6 +12,7 @@ import pytest
 from stantools.sources.nodes import find_node
 from stantools.store import mapping
 from tests import cutting
+from tests.conftest import others_slow
 from tests.tui.conftest import LARGE, check_sizes, screen_text, until
 from tui.cells import text_of
 from tui.jobs import JobState
@@ -22,15 +23,18 @@ from tui.session import SourceSession
 
 @pytest.mark.parametrize(
     "case",
-    [
-        "basic",
-        "durables",
-        "gap_truncated_slice",
-        "dmg_crc_flip_noidx",
-        "dmg_server_cut_payload",
-        "dmg_subs_cut_payload",
-        "many_channels",
-    ],
+    others_slow(
+        (
+            "basic",
+            "durables",
+            "gap_truncated_slice",
+            "dmg_crc_flip_noidx",
+            "dmg_server_cut_payload",
+            "dmg_subs_cut_payload",
+            "many_channels",
+        ),
+        ("durables", "gap_truncated_slice", "dmg_crc_flip_noidx", "dmg_server_cut_payload", "dmg_subs_cut_payload"),
+    ),
 )
 async def test_golden(case: str, golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / case)
@@ -57,7 +61,7 @@ def test_messages_are_not_counted_as_the_stores_before_all_indexes_are_read() ->
     assert verdict("checking every byte", 3).startswith("600 messages in 3 channels by the indexes; checking")
 
 
-@pytest.mark.parametrize("case", ["killed_under_load", "snapshots"])
+@pytest.mark.parametrize("case", others_slow(["killed_under_load", "snapshots"], ["killed_under_load"]))
 async def test_a_clustered_node(
     case: str, golden_clusters: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +85,7 @@ async def test_a_clustered_node(
         assert "not here" not in screen_text(pilot.app)
 
 
-@pytest.mark.parametrize("file", [cutting.DATA, cutting.INDEX, cutting.SUBS])
+@pytest.mark.parametrize("file", others_slow([cutting.DATA, cutting.INDEX, cutting.SUBS], [cutting.DATA]))
 async def test_a_file_that_is_cut_while_it_is_read(
     file: str, tmp_path: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import others_slow
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import JobState
@@ -116,15 +117,16 @@ async def test_in_place_on_the_screen(
     assert (root.parent / "old" / "server.dat").exists()
 
 
+@pytest.mark.parametrize("times", others_slow([1, 2], [1]))
 async def test_a_new_store_is_opened(
-    golden_copy: Callable[[str], Path], browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    times: int, golden_copy: Callable[[str], Path], browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = golden_copy("compaction")
     monkeypatch.chdir(root.parent)
 
     async with browse("compaction") as pilot:
         app = pilot.app
-        for number in (1, 2):
+        for number in range(1, times + 1):
             await wizards.open_wizard(pilot, "compact")
             await until(pilot, lambda: app.focused is not None)
             await pilot.press("enter")
@@ -136,3 +138,5 @@ async def test_a_new_store_is_opened(
             await until(pilot, lambda name=name: str(app.session.path) == name)
             await scanned(pilot)
             assert not app.unlocked and len(app.screen_stack) == 1
+        await wizards.open_wizard(pilot, "compact")
+        assert app.screen.flow.wizard.command()[2:] == [name, "--out", f"{name}.compacted"]

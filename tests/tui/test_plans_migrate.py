@@ -15,6 +15,7 @@ from stantools.migration.workflow import default_plan_file
 from stantools.nats.connect_options import ConnectOptions
 from stantools.store.read_options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import others_slow
 from tests.servers import free_port
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
@@ -41,7 +42,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def big_store(tmp_path: Path) -> Path:
     (tmp_path / "shop").mkdir()
-    write_sample(tmp_path / "shop" / "store", SampleOptions(channels=3, messages=20_000, size=100, seed=6, gaps=True))
+    write_sample(tmp_path / "shop" / "store", SampleOptions(channels=3, messages=8_000, size=100, seed=6, gaps=True))
     return Path("shop/store")
 
 
@@ -97,9 +98,12 @@ def test_the_server_that_the_browser_was_given(store: Path, start_server: Callab
     assert not any("secret" in word for word in wizard.command())
 
 
-@pytest.mark.parametrize("way", ["restore", "publish"])
-@pytest.mark.parametrize("phase", ["loading", "comparing"])
-def test_cancelled_on_a_server(way: str, phase: str, big_store: Path, start_server: Callable[..., Any]) -> None:
+WAYS = ("restore-loading", "restore-comparing", "publish-loading", "publish-comparing")
+
+
+@pytest.mark.parametrize("at", others_slow(WAYS, WAYS[:3]))
+def test_cancelled_on_a_server(at: str, big_store: Path, start_server: Callable[..., Any]) -> None:
+    way, phase = at.split("-")
     server = start_server()
     before = wizards.snapshot(big_store)
     wizard = wizards.fill(MigrateWizard(wizards.source(big_store)), out="", server=server.url, via=way)

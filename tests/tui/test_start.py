@@ -88,7 +88,10 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_in_a_terminal(place: Path, terminals: list[Terminal]) -> None:
-    terminal = Terminal("datastore", cwd=place)
+    """Help, suspended and continued, and left with the key of the settings from where the desktop has them."""
+    (place / "config" / "stantools").mkdir(parents=True)
+    (place / "config" / "stantools" / "tui.toml").write_text('[keys]\napp.quit = "x"\n')
+    terminal = Terminal("datastore", cwd=place, env={"XDG_CONFIG_HOME": str(place / "config")})
     terminals.append(terminal)
     terminal.until(b"READ ONLY")
     terminal.until("✓ clean".encode())
@@ -96,7 +99,18 @@ def test_in_a_terminal(place: Path, terminals: list[Terminal]) -> None:
     terminal.until(b"active keys")
     terminal.press(b"\x1b")
     time.sleep(0.3)
-    terminal.press(b"q")
+    terminal.press(b"\x1a")
+    terminal.until(b"\x1b[?1049l")
+    status = Path(f"/proc/{terminal.process.pid}/stat")
+    if status.exists():
+        end = time.monotonic() + 20
+        while status.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < end, "it was not stopped"
+            time.sleep(0.05)
+    terminal.seen = b""
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.until(b"READ ONLY")
+    terminal.press(b"x")
     assert terminal.wait() == 0
     assert b"Traceback" not in terminal.seen
     # The alternate screen is left and the cursor is there again.
@@ -113,25 +127,6 @@ def test_ended_by_a_signal_it_leaves_a_usable_terminal(place: Path, terminals: l
     assert terminal.wait() in (0, 130)
     assert b"Traceback" not in terminal.seen
     assert b"\x1b[?1049l" in terminal.seen
-
-
-def test_suspended_and_continued(place: Path, terminals: list[Terminal]) -> None:
-    terminal = Terminal("datastore", cwd=place)
-    terminals.append(terminal)
-    terminal.until("✓ clean".encode())
-    terminal.press(b"\x1a")
-    terminal.until(b"\x1b[?1049l")
-    status = Path(f"/proc/{terminal.process.pid}/stat")
-    if status.exists():
-        end = time.monotonic() + 20
-        while status.read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < end, "it was not stopped"
-            time.sleep(0.05)
-    terminal.seen = b""
-    terminal.process.send_signal(signal.SIGCONT)
-    terminal.until(b"READ ONLY")
-    terminal.press(b"q")
-    assert terminal.wait() == 0
 
 
 def _plain(*arguments: str, cwd: Path, code: str = "") -> subprocess.CompletedProcess[str]:
@@ -195,16 +190,6 @@ def test_a_mistake_of_ours_ends_without_a_traceback(place: Path, terminals: list
     assert b"so it is" in terminal.seen
     assert b"please report it" in terminal.seen
     assert b"Traceback" not in terminal.seen
-
-
-def test_settings_from_where_the_desktop_has_them(place: Path, terminals: list[Terminal]) -> None:
-    (place / "config" / "stantools").mkdir(parents=True)
-    (place / "config" / "stantools" / "tui.toml").write_text('[keys]\napp.quit = "x"\n')
-    terminal = Terminal("datastore", cwd=place, env={"XDG_CONFIG_HOME": str(place / "config")})
-    terminals.append(terminal)
-    terminal.until("✓ clean".encode())
-    terminal.press(b"x")
-    assert terminal.wait() == 0
 
 
 @pytest.mark.golden

@@ -13,7 +13,7 @@ from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.logwriter import ClientsLog, SubsLog
 from tests.cli.expected import renamed
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected, others_slow
 from tests.tui.conftest import LARGE, SMALL, check_screen, check_sizes, notices, screen_text, until
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subrows import SubscriptionTree
@@ -22,7 +22,7 @@ from tui.store_session import StoreSession
 from tui.views import View, ViewTarget
 from tui.widgets.rowtable import RowTable
 
-SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+SIZES = pytest.mark.parametrize("size", others_slow([(LARGE,), (SMALL,)], [LARGE]), ids=["large", "small"])
 CRC = Crc()
 
 
@@ -47,19 +47,22 @@ async def history(pilot: Any) -> HistoryScreen:
 
 @pytest.mark.parametrize(
     ("case", "channel"),
-    [
-        ("durables", None),
-        ("durables", "jobs.queue"),
-        ("compaction", None),
-        ("basic", None),
-        ("clustered", None),
-        ("dmg_subs_cut_payload", None),
-        ("dmg_subs_payload_flip", "alpha"),
-        ("dmg_subs_missing", None),
-        ("dmg_version_0_subs", None),
-        ("dmg_zero_tail_subs_clients", None),
-        ("dmg_clients_missing", None),
-    ],
+    others_slow(
+        [
+            ("durables", None),
+            ("durables", "jobs.queue"),
+            ("compaction", None),
+            ("basic", None),
+            ("clustered", None),
+            ("dmg_subs_cut_payload", None),
+            ("dmg_subs_payload_flip", "alpha"),
+            ("dmg_subs_missing", None),
+            ("dmg_version_0_subs", None),
+            ("dmg_zero_tail_subs_clients", None),
+            ("dmg_clients_missing", None),
+        ],
+        ("durables", "clustered", "dmg_subs_payload_flip", "dmg_zero_tail_subs_clients", "dmg_clients_missing"),
+    ),
 )
 async def test_subscriptions(
     case: str, channel: str | None, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
@@ -71,39 +74,43 @@ async def test_subscriptions(
         await check_sizes(pilot, f"subscriptions-{case}{where}", layout=case == "durables")
 
 
-async def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_groups_and_clients(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / "durables")
     async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press("tab", "j", "j")
         await check_sizes(pilot, "subscriptions-groups-durables", layout=True)
+        await pilot.press("tab")
+        await check_sizes(pilot, "clients-durables", layout=True)
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        "clients_many",
-        "durables",
-        "dmg_clients_payload_flip",
-        "dmg_clients_missing",
-        "dmg_unknown_type_clients",
-        "dmg_zero_tail_subs_clients",
-    ],
+    others_slow(
+        (
+            "clients_many",
+            "dmg_clients_payload_flip",
+            "dmg_clients_missing",
+            "dmg_unknown_type_clients",
+            "dmg_zero_tail_subs_clients",
+        ),
+        ("dmg_clients_payload_flip",),
+    ),
 )
 async def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / case)
     async with browse("datastore") as pilot:
         await opened(pilot)
         await pilot.press("shift+tab")
-        await check_sizes(pilot, f"clients-{case}", layout=case == "durables")
+        await check_sizes(pilot, f"clients-{case}")
 
 
-@pytest.mark.parametrize(("case", "keys"), [("durables", "jjj"), ("dmg_subs_payload_flip", "jjj")])
-async def test_history(case: str, keys: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", others_slow(["durables", "dmg_subs_payload_flip"], ["durables"]))
+async def test_history(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / case)
     async with browse("datastore") as pilot:
         await opened(pilot)
-        await pilot.press(*keys)
+        await pilot.press(*"jjj")
         await history(pilot)
         await pilot.press("j")
         await check_sizes(pilot, f"subscriptions-history-{case}", layout=case == "durables")
@@ -149,7 +156,8 @@ async def test_a_record_opens_its_bytes_and_its_message(
         assert screen.query_one(RowTable).cursor == screen.rows.find(("subscription", "events", "3"))
 
 
-async def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: list[Any]) -> None:
+async def test_pending_messages(golden: Path, browse: Any, places: list[Any]) -> None:
+    """The first one, and one by one."""
     async with browse(golden / "durables" / "datastore") as pilot:
         screen = await opened(pilot, ViewTarget(channel="jobs.queue"))
         screen.go_to("5")
@@ -161,10 +169,7 @@ async def test_messages_at_the_first_pending_one(golden: Path, browse: Any, plac
         assert places[1:] == [(View.MESSAGES, ViewTarget(channel="jobs.queue", seq=3))]
         await pilot.press("tab", "m", "p")
         assert len(places) == 2
-
-
-async def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any]) -> None:
-    async with browse(golden / "durables" / "datastore") as pilot:
+        places.clear()
         screen = await opened(pilot, ViewTarget(channel="events"))
         screen.go_to("2")
         await pilot.press("p")
@@ -229,7 +234,7 @@ async def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
         assert "wait" not in screen_text(pilot.app).splitlines()[2]
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_the_rows_are_what_the_real_server_recovered(case: str, golden: Path, golden_copy: Any) -> None:
     expected = load_expected(case)
     state = expected["server_open"] if "channels" in expected["server_open"] else expected

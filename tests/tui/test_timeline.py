@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stantools.notation import span_text, tick_text
+from tests.conftest import others_slow
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.timeline import TimelineScreen
@@ -50,13 +51,17 @@ def cursor_line(pilot: Any) -> str:
 
 @pytest.mark.parametrize(
     ("case", "channel"),
-    [
-        ("basic", "foo"),
-        ("dmg_middle_slice_missing", "alpha"),
-        ("dmg_crc_flip_idx_intact", "alpha"),
-        ("dmg_payload_flip_noidx", "alpha"),
-        ("gap_truncated_slice", "gapcut"),
-    ],
+    others_slow(
+        [
+            ("basic", "foo"),
+            ("dmg_middle_slice_missing", "alpha"),
+            ("dmg_crc_flip_idx_intact", "alpha"),
+            ("dmg_payload_flip_noidx", "alpha"),
+            ("gap_truncated_slice", "gapcut"),
+        ],
+        # `test_resize` and `test_without_colors` show the first two.
+        ("dmg_payload_flip_noidx",),
+    ),
 )
 async def test_golden(
     case: str,
@@ -71,13 +76,6 @@ async def test_golden(
         if case != "basic":
             await press(pilot, screen, "n")
         await check_screen(pilot, f"timeline-{case}-80")
-
-
-async def test_golden_layout(golden: Path, browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(golden / "basic")
-    async with browse("datastore", size=LARGE) as pilot:
-        await opened(pilot, "foo")
-        await check_screen(pilot, "timeline-basic-140")
 
 
 async def test_before_the_scan(tmp_path: Path, browse: Callable[..., Any]) -> None:
@@ -192,27 +190,37 @@ async def test_going_to_times_and_sequences(tmp_path: Path, browse: Callable[...
         assert await at("999999") == times[-1] // width * width
 
 
-@pytest.mark.parametrize("place", [{"seq": 31}, {"timestamp": NOW + 30 * SECOND}], ids=["seq", "timestamp"])
-async def test_opened_at_a_place(place: dict[str, int], tmp_path: Path, browse: Callable[..., Any]) -> None:
+async def test_opened_at_a_place(tmp_path: Path, browse: Callable[..., Any]) -> None:
     async with browse(write_channel(tmp_path, [NOW + n * SECOND for n in range(60)])) as pilot:
-        screen = await opened(pilot, "c", **place)
-        bars = screen.query_one(Plot).bars
-        assert bars.start + bars.cursor * bars.width == NOW + 30 * SECOND
+        for place in ({"seq": 31}, {"timestamp": NOW + 30 * SECOND}):
+            screen = await opened(pilot, "c", **place)
+            bars = screen.query_one(Plot).bars
+            assert bars.start + bars.cursor * bars.width == NOW + 30 * SECOND
+            pilot.app.close_views()
+            await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
 
 
 @pytest.mark.parametrize(
-    ("times", "words"),
-    [
-        ([], ["no messages"]),
-        ([NOW], ["1 message,", "all at 2026", "sequence 1"]),
-        ([NOW] * 90, ["90 messages,", "all at 2026", "sequences 1 to 90"]),
-        ([NOW - 10 * YEAR + n * YEAR for n in range(11)], ["11 messages", "2016-", "2026-", "per 90 d"]),
-        ([1, 2, 3], ["3 messages", "1970-01-01 00:00:00.000000001"]),
-        ([-(2**63), 2**63 - 1], ["2 messages", "1677-09-21"]),
-    ],
-    ids=["none", "one", "one nanosecond", "ten years", "since 1970", "all times"],
+    ("kind", "times", "words"),
+    others_slow(
+        [
+            ("none", [], ["no messages"]),
+            ("one", [NOW], ["1 message,", "all at 2026", "sequence 1"]),
+            ("one nanosecond", [NOW] * 90, ["90 messages,", "all at 2026", "sequences 1 to 90"]),
+            (
+                "ten years",
+                [NOW - 10 * YEAR + n * YEAR for n in range(11)],
+                ["11 messages", "2016-", "2026-", "per 90 d"],
+            ),
+            ("since 1970", [1, 2, 3], ["3 messages", "1970-01-01 00:00:00.000000001"]),
+            ("all times", [-(2**63), 2**63 - 1], ["2 messages", "1677-09-21"]),
+        ],
+        ("none", "one nanosecond", "all times"),
+    ),
 )
-async def test_unusual_times(times: list[int], words: list[str], tmp_path: Path, browse: Callable[..., Any]) -> None:
+async def test_unusual_times(
+    kind: str, times: list[int], words: list[str], tmp_path: Path, browse: Callable[..., Any]
+) -> None:
     async with browse(write_channel(tmp_path, times)) as pilot:
         screen = await opened(pilot, "c")
         for word in words:
@@ -247,10 +255,12 @@ async def test_resize(golden: Path, browse: Callable[..., Any], monkeypatch: pyt
     monkeypatch.chdir(golden / "basic")
     async with browse("datastore") as pilot:
         screen = await opened(pilot, "foo")
+        assert pilot.app.commands[-1].startswith("stantools messages ")
         total = sum(values(screen))
         await pilot.resize_terminal(*LARGE)
         await settled(pilot, screen)
         assert sum(values(screen)) == total
+        await check_screen(pilot, "timeline-basic-140")
         await pilot.resize_terminal(30, 10)
         await pilot.pause()
         await until(pilot, lambda: not screen.working)
@@ -314,12 +324,6 @@ async def test_scan_results_are_taken_over(golden: Path, browse: Callable[..., A
         pilot.app.session.touch()
         await until(pilot, lambda: "✗ 1 damaged" in screen_text(pilot.app))
         await settled(pilot, screen)
-
-
-async def test_equivalent_command(golden: Path, browse: Callable[..., Any]) -> None:
-    async with browse(golden / "basic" / "datastore") as pilot:
-        await opened(pilot, "foo")
-        assert pilot.app.commands[-1].startswith("stantools messages ")
 
 
 @pytest.mark.parametrize(

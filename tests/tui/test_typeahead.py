@@ -11,6 +11,7 @@ from textual import events
 from textual.widgets import Input
 
 from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import others_slow
 from tests.tui.conftest import key_event, notices, screen_text, until
 
 Browse = Callable[..., Any]
@@ -37,18 +38,21 @@ def place(pilot: Any) -> tuple[str, str | None, str]:
 
 @pytest.mark.parametrize(
     ("keys", "seen", "shown"),
-    [
-        ("/125", ("", None, "125"), "part of"),
-        ("/us⏎", ("", "orders.us", ""), "orders.us"),
-        (":orders.us⏎:125⏎", ("messages", "orders.us", ""), "row 125 of"),
-        (":orders.us 125⏎", ("messages", "orders.us", ""), "row 125 of"),
-        (":orders.us 125⏎1", ("", "audit", ""), "[1 overview]"),
-        ("⏎/order⏎n", ("messages", "audit", ""), "found: order"),
-        (":or⇥us⏎", ("messages", "orders.us", ""), "row 1 of"),
-        ("2:5⏎", ("messages", "audit", ""), "row 5 of"),
-        ("6/slice⏎1jj", ("", "orders.us", ""), "[1 overview]"),
-        ("@⎋?⎋3", ("timeline", "audit", ""), "[3 timeline]"),
-    ],
+    others_slow(
+        [
+            ("/125", ("", None, "125"), "part of"),
+            ("/us⏎", ("", "orders.us", ""), "orders.us"),
+            (":orders.us⏎:125⏎", ("messages", "orders.us", ""), "row 125 of"),
+            (":orders.us 125⏎", ("messages", "orders.us", ""), "row 125 of"),
+            (":orders.us 125⏎1", ("", "audit", ""), "[1 overview]"),
+            ("⏎/order⏎n", ("messages", "audit", ""), "found: order"),
+            (":or⇥us⏎", ("messages", "orders.us", ""), "row 1 of"),
+            ("2:5⏎", ("messages", "audit", ""), "row 5 of"),
+            ("6/slice⏎1jj", ("", "orders.us", ""), "[1 overview]"),
+            ("@⎋?⎋3", ("timeline", "audit", ""), "[3 timeline]"),
+        ],
+        ("/125", "/us⏎", ":orders.us 125⏎1", "⏎/order⏎n", ":or⇥us⏎", "6/slice⏎1jj", "@⎋?⎋3"),
+    ),
 )
 async def test_keys_typed_ahead(
     keys: str, seen: tuple[str, str | None, str], shown: str, store: Path, browse: Browse
