@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import unicodedata
 from collections.abc import AsyncIterator, Callable
@@ -31,16 +30,13 @@ _parse_rules = Stylesheet._parse_rules
 _styles: dict[tuple[Any, ...], list[RuleSet]] = {}
 
 
-@functools.wraps(_parse_rules)
 def _parse_rules_once(self: Stylesheet, *given: Any, **named: Any) -> list[RuleSet]:
-    """Every browser has the same styles, which take long to parse."""
+    """Parses styles once, not for each browser again: that takes long."""
     key = (*given, *sorted(named.items()), frozenset(self._variables.items()))
     if key not in _styles:
         _styles[key] = _parse_rules(self, *given, **named)
     return _styles[key]
 
-
-Stylesheet._parse_rules = _parse_rules_once  # type: ignore[method-assign]
 
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write screens anew that are not what is kept; look at the differences before a commit.
@@ -223,7 +219,11 @@ async def idle(pilot: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_long_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that were just written are watched for a moment only, and views look for news more often."""
+    """Stores that were just written are watched for a moment only, and views look for news more often.
+
+    Styles are parsed once.
+    """
+    monkeypatch.setattr(Stylesheet, "_parse_rules", _parse_rules_once)
     monkeypatch.setattr(locks, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(base, "LOOK", 0.02)
 

@@ -233,13 +233,13 @@ async def settle(pilot: Any) -> None:
     await until(pilot, laid_out)
 
 
-async def check_live(pilot: Any, name: str, masks: dict[str, str] | None = None) -> None:
+async def check_live(pilot: Any, name: str) -> None:
     """Does what `check_sizes` does with a layout, for a view that never ends to ask its server."""
     for size in (SMALL, LARGE):
         if pilot.app.size != size:
             await pilot.resize_terminal(*size)
         await settle(pilot)
-        await check_screen(pilot, f"{name}-{size[0]}", masks=masks)
+        await check_screen(pilot, f"{name}-{size[0]}")
 
 
 def usual_figures(figures: Figures) -> None:

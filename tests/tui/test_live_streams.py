@@ -19,8 +19,8 @@ from tests import natsclient, servers
 from tests.brokers import Broker
 from tests.migration.stores import fill, records, stored, write_store
 from tests.servers import free_port
-from tests.tui.conftest import check_screen, screen_text, until
-from tests.tui.monitored import MonitoredServer, check_live, settle, usual_figures
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.monitored import MonitoredServer, settle, usual_figures
 from tui.jobs import JobState
 from tui.live.facts import LiveAccount, LiveConsumer, LiveStream, read
 from tui.live.source import PollInterval
@@ -76,7 +76,10 @@ def masks(app: Any, place: Place) -> dict[str, str]:
     return found
 
 
-async def test_golden(browse: Callable[..., Any], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+async def test_golden(
+    browse: Callable[..., Any], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # One round for each view: rates are not for a picture.
     monkeypatch.setattr(PollInterval, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
@@ -84,21 +87,26 @@ async def test_golden(browse: Callable[..., Any], place: Place, monkeypatch: pyt
         await js.consumer_create("orders_new", config)
         await js.delete_message("orders_new", 50)
 
-    async with browse(None, connect_options=place.connect_options) as pilot:
-        app = pilot.app
+    async with browse(None, size=size, connect_options=place.connect_options) as pilot:
+        app, width = pilot.app, size[0]
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
-        await check_live(pilot, "live-streams", masks(app, place))
+        await settle(pilot)
+        await check_screen(pilot, f"live-streams-{width}", masks=masks(app, place))
         for each in app.screen.watching.streams.streams.values():
             each.meter.forget()
         await pilot.press("G", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveStreamScreen) and len(app.screen.rows) == 1)
-        await check_live(pilot, "live-stream", masks(app, place))
+        await settle(pilot)
+        await check_screen(pilot, f"live-stream-{width}", masks=masks(app, place))
         await pilot.press("enter")
         await until(pilot, lambda: "d: orders.new" in screen_text(app))
 
 
 async def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., Any], place: Place) -> None:
-    """A key acts on the rows: what came since they were filled is not announced before."""
+    """A key acts on the rows: what came since they were filled is not announced before.
+
+    Without a store, nothing is compared.
+    """
 
     async with browse(None, connect_options=place.connect_options) as pilot:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
