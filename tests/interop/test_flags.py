@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -27,7 +26,7 @@ import pytest
 
 from stantools import __version__
 from tests.broker.nats.certificates import party
-from tests.brokers import READY, Broker
+from tests.brokers import READY, Broker, alone
 from tests.interop.talker import Client, RefusedError, Talker
 from tests.waiting import PATIENCE, until
 
@@ -39,13 +38,6 @@ LINE = re.compile(r"\[(\d+)\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} )?\[(INF|WR
 def fetch(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return json.load(answer)
-
-
-def alone(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs the program to its end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "broker", *(str(word) for word in words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
 @contextlib.contextmanager
@@ -601,7 +593,8 @@ def test_endpoints(tmp_path: Path) -> None:
 
 
 def test_version_and_help() -> None:
-    done = alone("--version")
+    command = [sys.executable, "-m", "broker", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "nats-streaming-server version 0.25.6, nats-server: v2.9.24",

@@ -233,6 +233,7 @@ async def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
+@pytest.mark.slow  # simulated ones are in tests/broker/stores/jetstream/test_power.py
 async def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
     """What was acknowledged and is only in the copy is published again."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
