@@ -60,13 +60,13 @@ async def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
         return found
 
 
-def goes_on(client: Client, channel: bytes, data: bytes) -> None:
-    """Publishes one message until it is acknowledged; it may be there more than once then."""
+def goes_on(client: Client, channel: bytes, data: bytes, seconds: float = 5) -> None:
+    """Publishes one message until it is acknowledged in time; it may be there more than once then."""
 
     def published() -> bool:
         try:
             message = client.publication(channel, data).SerializeToString()
-            answer = client.nats.request(client.subjects.pub_prefix + b"." + channel, message, 5)
+            answer = client.nats.request(client.subjects.pub_prefix + b"." + channel, message, seconds)
             return not protocol.PubAck.FromString(answer).error
         except (NobodyAnsweredError, TimeoutError):
             return False
@@ -491,7 +491,7 @@ async def test_a_group(tmp_path: Path) -> None:
                 assert (role(first), role(second)) == (("a", "Follower"), ("b", "Leader"))
                 assert second.process is not None
                 second.process.send_signal(signal.SIGSTOP)
-                goes_on(client, b"a", b"stopped")
+                goes_on(client, b"a", b"stopped", 1)
                 second.process.send_signal(signal.SIGCONT)
                 until(lambda: "finished leader stepdown actions" in second.said())
                 until(lambda: role(second) == ("b", "Follower"))

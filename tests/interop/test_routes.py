@@ -154,7 +154,10 @@ def test_tls_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> N
     config.write_text(config.read_text().replace("routes:", f"tls {{ {block} }}\n  routes:"))
     server = real(tmp_path, "real", version, theirs, *([ours] if dialler == "theirs" else []))
     server.settings["cluster"]["tls"] = files
-    with Broker(tmp_path, "-c", config, http=True) as broker, server:
+    broker = Broker(tmp_path, "-c", config, http=True)
+    # Who dials would wait for who is not there yet.
+    first, second = (server, broker) if dialler == "ours" else (broker, server)
+    with first, second:
         linked(broker, 1)
         with served(server.port, "me") as client:
             assert not client.stored(b"foo", b"1").error

@@ -16,7 +16,7 @@ from tests.broker.stores.streams.histories import NAME, START, logged, play
 from tests.broker.stores.streams.volume import Volume
 
 #: Seeds of a test, by how each history ends.
-SEEDS = {"close": 30, "kill": 40, "power": 20}
+SEEDS = {"close": 12, "kill": 16, "power": 8}
 _MANY = 400
 
 
