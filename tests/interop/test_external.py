@@ -84,7 +84,7 @@ def test_the_nats_server_is_gone_for_a_while(tmp_path: Path) -> None:
             client.store(b"a", b"1")
             subscription.wait(1)
             server.kill()
-            time.sleep(1.5)
+            time.sleep(1.1)
             server.start()
         with Talker(server.port) as nats:
             client.move(nats)

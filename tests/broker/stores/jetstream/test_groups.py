@@ -331,7 +331,7 @@ async def befall(node: Node, nodes: dict[str, Node], servers: JetStream, chance:
 
 
 def test_groups_of_brokers(tmp_path: Path) -> None:
-    play(tmp_path, range(12), scenario)
+    play(tmp_path, range(8), scenario)
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ async def group(seed: int, folder: Path) -> History:
 
 
 def test_groups_whose_machines_lose_power(tmp_path: Path) -> None:
-    play(tmp_path, range(5), group)
+    play(tmp_path, range(3), group)
 
 
 @pytest.mark.slow

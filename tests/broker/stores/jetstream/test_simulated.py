@@ -477,7 +477,7 @@ def play(folder: Path, seeds: Iterable[int], scenario: Scenario = scenario) -> N
 
 
 def test_a_broker_on_streams(tmp_path: Path) -> None:
-    play(tmp_path, range(12))
+    play(tmp_path, range(8))
 
 
 @pytest.mark.slow
