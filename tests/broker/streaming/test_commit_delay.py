@@ -253,8 +253,6 @@ def test_what_is_remembered_is_bounded() -> None:
     ]
     loop = Loop(*clients)
     rhythm = loop.world.server._commits.delay
-    most = 0
-    for _ in range(20):
+    for _ in range(10):
         loop.run(0.01)
-        most = max(most, len(rhythm._trust))
-    assert 200 < most <= 256 + 200
+        assert len(rhythm._trust) <= 64, "nobody would be forgotten, of 126 who came back once"
