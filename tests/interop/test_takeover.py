@@ -238,7 +238,7 @@ def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Pa
             assert broker.stop() == 0
 
 
-@pytest.mark.parametrize(("step", "least"), others_slow([(9, 2), (5, 5)], [9]))
+@pytest.mark.parametrize(("step", "least"), others_slow([(17, 2), (5, 5)], [17]))
 def test_killed_at_its_requests(tmp_path: Path, step: int, least: int) -> None:
     """The same command goes on, whatever was done; the state comes last; and there is nothing that is there twice."""
     root = tmp_path / "store"
