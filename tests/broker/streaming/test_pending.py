@@ -16,7 +16,7 @@ from stantools.format.proto import store_pb2 as pb
 from tests.broker.streaming.world import Subscriber, World
 
 WAIT = 1_000_000_000
-MANY = 6_000
+MANY = 12_000
 
 
 class Story:
