@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -26,19 +28,19 @@ _START = 60.0
 #: Where brokers are forked from: to load Python, numpy and the broker costs ten times what a short test makes it do.
 _LOADED = multiprocessing.get_context("forkserver")
 _LOADED.set_forkserver_preload(["broker.cli", "broker.config.reader", "broker.process", "broker.stores.file"])
+#: What is forked instead of `python -m`, and where its `console` is.
+_PROGRAMS = {"broker": "broker.cli", "tests.interop.failing": "tests.interop.failing"}
 
 
-def _serve(words: Sequence[str], folder: Path, log: Path) -> None:
-    from broker.cli import console
-
+def _serve(program: str, words: Sequence[str], folder: Path, log: Path, errors: Path) -> None:
     # A test process that hangs is ended: its brokers end with it.
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.chdir(folder)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for number, path in ((1, log), (2, errors)):
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), number)
     sys.argv = ["stan-broker", *words]
-    console()
+    importlib.import_module(_PROGRAMS[program]).console()
 
 
 def _end_with(parent: BaseProcess) -> None:
@@ -49,8 +51,8 @@ def _end_with(parent: BaseProcess) -> None:
 class Fork:
     """A broker that is forked, with what is needed here of a `subprocess.Popen`."""
 
-    def __init__(self, words: Sequence[str], folder: Path, log: Path) -> None:
-        self._process = _LOADED.Process(target=_serve, args=(words, folder, log), daemon=True)
+    def __init__(self, program: str, words: Sequence[str], folder: Path, log: Path, errors: Path | None = None) -> None:
+        self._process = _LOADED.Process(target=_serve, args=(program, words, folder, log, errors or log), daemon=True)
         self._process.start()
         assert self._process.pid
         self.pid = self._process.pid
@@ -75,6 +77,19 @@ class Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def alone(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs the program to its end."""
+    command = ["stan-broker", *(str(word) for word in words)]
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        process = Fork("broker", command[1:], Path.cwd(), output, errors)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(command, code, output.read_text(), errors.read_text())
 
 
 class Broker:
@@ -131,8 +146,8 @@ class Broker:
         self.log.touch()
         start = self.log.stat().st_size
         command = self.command()
-        if command[:3] == [sys.executable, "-m", "broker"] and not self.environment:
-            self.process = Fork(command[3:], self.folder, self.log)
+        if command[:2] == [sys.executable, "-m"] and command[2] in _PROGRAMS and not self.environment:
+            self.process = Fork(command[2], command[3:], self.folder, self.log)
         else:
             root = Path(__file__).parents[1]
             environment = {**os.environ, "PYTHONPATH": str(root), **self.environment}

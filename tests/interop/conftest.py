@@ -12,7 +12,8 @@ from stantools.nats.serverprocess import find_server
 from tests.brokers import Broker
 
 
-@pytest.fixture(scope="session", params=["MEMORY", "FILE"])
+# Tests that start a broker of their own have most of these things with messages in memory.
+@pytest.fixture(scope="session", params=[pytest.param("MEMORY", marks=pytest.mark.slow), "FILE"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that several tests share: they use channels and client ids of their own."""
     folder = tmp_path_factory.mktemp("broker")

@@ -77,7 +77,7 @@ def install(orders: Path) -> None:
     os.pwrite = between("write", os.pwrite)
 
 
-if __name__ == "__main__":
+def console() -> None:
     install(Path(sys.argv[1]))
     from broker.cli import main
     from broker.stores.file import disk
@@ -86,3 +86,7 @@ if __name__ == "__main__":
     disk.KernelSyncs = CalledSyncs  # type: ignore[assignment, misc]
 
     sys.exit(main(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    console()

@@ -137,23 +137,37 @@ async def test_three_nodes(tmp_path: Path) -> None:
             assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
             assert list(dict.fromkeys(data for _, data in seen)) == stored
             until(lambda: {each.sequence for each in durable.messages} == {sequence for sequence, _ in seen})
+            # Of a stream that was only just created, a nats-server may elect no leader later.
+            for stream in (b"orders_a", b"orders-state"):
+                until(lambda stream=stream: copied(nats, stream))  # type: ignore[misc]
         said = second.said()
         assert "server became leader, performing leader promotion actions" in said
         assert "Cluster Node ID : " in said and "Streaming Server is ready" in said
         for node in nodes:
             node.die()
-        for node in nodes:
-            node.start(wait=False)
-        last = leader(nodes)
-        with talker(last) as nats:
+        # One alone says that it waits, serves its page and no client; a second one is enough.
+        alone, another, third = nodes
+        began = alone.log.stat().st_size
+        alone.start(wait=False)
+        until(lambda: "[WRN] STREAM: JetStream does not answer yet" in alone.said(began))
+        assert role(alone)[1] in ("Follower", "Candidate")
+        with talker(alone) as nats:
+            with pytest.raises((NobodyAnsweredError, TimeoutError)):
+                Client(nats, "early", cluster="orders", seconds=2)
+            another.start(wait=False)
             client = connected(nats, "me", cluster="orders")
             assert client.subscribe(b"a", durable_name=b"d") is not None
             goes_on(client, b"a", b"last")
+        assert alone.process is not None
+        assert alone.process.poll() is None
+        third.start(wait=False)
+        last = leader(nodes)
         assert (await contents(last.url, STREAM))[: len(seen)] == seen
         for node in nodes:
             assert node.stop(signal.SIGTERM) in (0, 143)
 
 
+@pytest.mark.slow
 async def test_all_lose_power(tmp_path: Path) -> None:
     """Streams are as they were at an earlier sync; with `sync` what was acknowledged since is in the leader's copy."""
     nodes = configured(tmp_path, "abc")
@@ -331,32 +345,6 @@ def test_refusals(tmp_path: Path) -> None:
     code, said = refused(node("apart", "-cluster_peers", "a,b,c"))
     assert code == 1
     assert "nodes b, c cannot be reached" in said
-
-
-def test_a_node_alone_waits_for_a_majority(tmp_path: Path) -> None:
-    """It says so, serves its page and no client, and goes on as soon as another one is there."""
-    nodes = configured(tmp_path, "abc")
-    with running(nodes):
-        with Talker(leader(nodes).port) as nats:
-            acknowledged(connected(nats, "me", cluster="orders"), 3, 0)
-            # Of a stream that was only just created, a nats-server may elect no leader later.
-            until(lambda: copied(nats, b"orders_a"))
-        for node in nodes:
-            node.die()
-        alone, another, _ = nodes
-        began = alone.log.stat().st_size
-        alone.start(wait=False)
-        until(lambda: "[WRN] STREAM: JetStream does not answer yet" in alone.said(began))
-        assert role(alone)[1] in ("Follower", "Candidate")
-        with talker(alone) as nats:
-            with pytest.raises((NobodyAnsweredError, TimeoutError)):
-                Client(nats, "early", cluster="orders", seconds=2)
-            another.start(wait=False)
-            client = connected(nats, "again", cluster="orders")
-            assert [each.data for each in client.subscribe(b"a", start_position=4).wait(3)] == [b"0", b"1", b"2"]
-            acknowledged(client, 3, 3)
-        assert alone.process is not None
-        assert alone.process.poll() is None
 
 
 def test_nodes_on_one_server(tmp_path: Path) -> None:

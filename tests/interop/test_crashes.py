@@ -104,7 +104,7 @@ CONFIGURATIONS = [
 
 
 # What is left out here is among what is killed often.
-@pytest.mark.parametrize("words", [CONFIGURATIONS[0], *CONFIGURATIONS[3:]], ids=str)
+@pytest.mark.parametrize("words", [(*CONFIGURATIONS[3], *_SECRET)], ids=str)
 def test_acknowledged_messages_survive(tmp_path: Path, words: tuple[object, ...]) -> None:
     rounds(tmp_path, 2, 1, *words)
 
@@ -116,7 +116,7 @@ def test_acknowledged_messages_survive_many_crashes(tmp_path: Path, seed: int) -
 
 
 @pytest.mark.parametrize("turns", [2, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("words", [(), ("--file_sync=false",)], ids=str)
+@pytest.mark.parametrize("words", [(), pytest.param(("--file_sync=false",), marks=pytest.mark.slow)], ids=str)
 def test_new_channels_survive(tmp_path: Path, words: tuple[object, ...], turns: int) -> None:
     """Killed while it makes hundreds of channels: what was acknowledged has a channel, for the original as well."""
     chance = random.Random(turns)
@@ -168,10 +168,10 @@ def test_what_subscribers_said_survives(tmp_path: Path) -> None:
         me = RawClient(broker.port, "me")
         inboxes = {name: me.inbox + b"." + name for name in (b"plain", b"durable", b"offline", b"member")}
         acks = {
-            b"plain": me.listen(b"foo", inboxes[b"plain"], ack_wait_in_secs=2),
-            b"durable": me.listen(b"foo", inboxes[b"durable"], ack_wait_in_secs=2, durable_name=b"d"),
+            b"plain": me.listen(b"foo", inboxes[b"plain"], ack_wait_in_secs=1),
+            b"durable": me.listen(b"foo", inboxes[b"durable"], ack_wait_in_secs=1, durable_name=b"d"),
             b"offline": me.listen(b"foo", inboxes[b"offline"], durable_name=b"off", max_in_flight=4),
-            b"member": me.listen(b"foo", inboxes[b"member"], ack_wait_in_secs=2, q_group=b"q", durable_name=b"q"),
+            b"member": me.listen(b"foo", inboxes[b"member"], ack_wait_in_secs=1, q_group=b"q", durable_name=b"q"),
         }
         for number in range(10):
             assert not me.stored(b"foo", b"%d" % number).error
@@ -224,7 +224,9 @@ def test_what_subscribers_said_survives(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=lambda number: number.name
+)
 def test_a_signal_under_load(tmp_path: Path, number: signal.Signals) -> None:
     directory = tmp_path / "store"
     with Broker(tmp_path, "-st", "FILE", "-dir", directory, *_UNLIMITED, "--file_sync=false") as broker:

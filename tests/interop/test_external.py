@@ -17,13 +17,12 @@ from stantools.format.proto import store_pb2 as store
 from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
+from tests.conftest import others_slow
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import command, play
 from tests.nats.authority import new_pair
 from tests.servers import NatsServer
 from tests.waiting import PATIENCE, until
-
-OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]
 
 
 def needs(version: str) -> str:
@@ -32,7 +31,7 @@ def needs(version: str) -> str:
     return version
 
 
-@pytest.mark.parametrize("version", OLD_AND_NEW)
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], [servers.NEWEST]))
 def test_published_clients(tmp_path: Path, version: str) -> None:
     with NatsServer(tmp_path / "nats", needs(version), jetstream=False) as server:
         words = ("-ns", server.url, "-st", "FILE", "-dir", tmp_path / "store")
@@ -85,7 +84,7 @@ def test_the_nats_server_is_gone_for_a_while(tmp_path: Path) -> None:
             client.store(b"a", b"1")
             subscription.wait(1)
             server.kill()
-            time.sleep(1.5)
+            time.sleep(1.1)
             server.start()
         with Talker(server.port) as nats:
             client.move(nats)
@@ -109,7 +108,7 @@ def test_heartbeats_without_no_responders(tmp_path: Path) -> None:
     """A NATS server without headers says nothing about subjects that nobody listens to: the time-outs hold."""
     config = {"no_header_support": True}
     with NatsServer(tmp_path / "nats", needs(servers.OLDEST), config, jetstream=False) as server:
-        words = ("-ns", server.url, "-hbi", "300ms", "-hbt", "700ms", "-hbf", 1, "-SD")
+        words = ("-ns", server.url, "-hbi", "100ms", "-hbt", "400ms", "-hbf", 1, "-SD")
         with Broker(tmp_path, *words) as broker, Talker(server.port, headers=False, no_responders=False) as nats:
             assert "Did not detect another server instance" in broker.said()
             assert not nats.info.get("headers")
@@ -117,7 +116,7 @@ def test_heartbeats_without_no_responders(tmp_path: Path) -> None:
             alive = Client(nats, "alive")
             # (interval + time-out) * (failures + 1), although nothing is listening there any more.
             until(lambda: "[Client:gone] Timed out on heartbeats" in broker.said())
-            assert time.monotonic() - gone.asked_at >= 2.0
+            assert time.monotonic() - gone.asked_at >= 1.0
             assert alive.ping() == ""
             # The probe of a client that is registered twice takes its half second.
             Client(nats, "twice", heartbeat="gone")
@@ -248,13 +247,13 @@ def test_partitions(tmp_path: Path) -> None:
             ack = protocol.PubAck.FromString(nats.request(client.subjects.pub_prefix + b".foo", message))
             assert ack.error == b"stan: invalid publish request"
             assert time.monotonic() - began >= 1
-            quick = []
             for _ in range(3):
                 began = time.monotonic()
                 ack = protocol.PubAck.FromString(nats.request(client.subjects.pub_prefix + b".foo", message))
                 assert ack.error == b"stan: invalid publish request"
-                quick.append(time.monotonic() - began)
-            assert min(quick) < 0.9
+                if (took := time.monotonic() - began) < 0.9:
+                    break
+            assert took < 0.9
             third = Broker(tmp_path / "three", "-ns", server.url, "-sc", config("three", "new", "bat.a"))
             with pytest.raises(
                 RuntimeError, match=r'channel "bat\.a" causes conflict with channels on server "\w{22}"'

@@ -69,7 +69,7 @@ def test_a_subscriber_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
 def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
     words = ("-c", config(tmp_path, 'max_pending: 2MB\nwrite_deadline: "1s"\n'), "-mb", 0, "-mm", 400)
     with (
-        Broker(tmp_path, *words, "-hbi", "200ms", "-hbt", "200ms", "-hbf", 20) as broker,
+        Broker(tmp_path, *words, "-hbi", "100ms", "-hbt", "300ms", "-hbf", 15) as broker,
         Watch(broker, growth=96 * _MEGABYTE) as watch,
     ):
         slow = RawClient(broker.port, "slow", receive_buffer=4096)
@@ -96,7 +96,7 @@ def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_a_client_that_vanishes_is_removed_by_heartbeats(tmp_path: Path) -> None:
-    words = ("-hbi", "200ms", "-hbt", "100ms", "-hbf", 10, "-SD")
+    words = ("-hbi", "100ms", "-hbt", "100ms", "-hbf", 10, "-SD")
     with Broker(tmp_path, *words) as broker, Watch(broker) as watch, RawClient(broker.port, "answers") as answers:
         # One whose connection stays open with nobody behind it, and one whose connection is gone.
         silent, gone = RawClient(broker.port, "silent"), RawClient(broker.port, "gone")

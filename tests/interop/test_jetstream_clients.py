@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,31 @@ def both(tmp_path: Path) -> Iterator[tuple[str, str]]:
         assert "rror" not in broker.said()
 
 
-def play(*command: str | Path) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def play(urls: Iterable[str], *command: str | Path) -> list[str]:
+    """What a program prints with each URL, all at the same time, as it mostly waits."""
+    words = list(map(str, command))
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen([*words, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )
+            for url in urls
+        ]
+        for process in started:
+            stack.callback(process.kill)
+        outputs = []
+        for process in started:
+            output, errors = process.communicate(timeout=180)
+            assert process.returncode == 0, output + errors
+            outputs.append(output)
+    return outputs
 
 
 def test_nats_js(both: tuple[str, str]) -> None:
     modules = clients.node_modules()
     if modules is None:
         pytest.skip("nats.js is not here (python tests/clients.py fetches it)")
-    theirs, ours = (json.loads(play("node", HERE / "node" / "jetstream.js", modules, url)) for url in both)
+    theirs, ours = map(json.loads, play(both, "node", HERE / "node" / "jetstream.js", modules))
     failed = {name: came for name, came in theirs.items() if isinstance(came, str)}
     assert not failed
     assert set(theirs) == set(ours)
@@ -50,6 +65,6 @@ def test_the_c_client(both: tuple[str, str]) -> None:
     program = clients.c_program(HERE / "c" / "jetstream.c")
     if program is None:
         pytest.skip("Debian's libnats-dev or a compiler is not here (python tests/clients.py fetches the former)")
-    theirs, ours = (play(program, url) for url in both)
+    theirs, ours = play(both, program)
     assert ours.splitlines() == theirs.splitlines()
     assert "2 streams, at most -1" in ours

@@ -18,6 +18,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from tests import natsclient, servers
 from tests.broker.nats.serving import serving
 from tests.brokers import Broker
+from tests.conftest import others_slow
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import play
 from tests.servers import Cluster, NatsServer
@@ -59,13 +60,13 @@ async def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
         return found
 
 
-def goes_on(client: Client, channel: bytes, data: bytes) -> None:
-    """Publishes one message until it is acknowledged; it may be there more than once then."""
+def goes_on(client: Client, channel: bytes, data: bytes, seconds: float = 5) -> None:
+    """Publishes one message until it is acknowledged in time; it may be there more than once then."""
 
     def published() -> bool:
         try:
             message = client.publication(channel, data).SerializeToString()
-            answer = client.nats.request(client.subjects.pub_prefix + b"." + channel, message, 5)
+            answer = client.nats.request(client.subjects.pub_prefix + b"." + channel, message, seconds)
             return not protocol.PubAck.FromString(answer).error
         except (NobodyAnsweredError, TimeoutError):
             return False
@@ -73,7 +74,7 @@ def goes_on(client: Client, channel: bytes, data: bytes) -> None:
     until(published)
 
 
-@pytest.mark.parametrize("version", OLD_AND_NEW)
+@pytest.mark.parametrize("version", others_slow(OLD_AND_NEW, [servers.NEWEST]))
 def test_published_clients(tmp_path: Path, version: str) -> None:
     with NatsServer(tmp_path / "nats", needs(version)) as server, broker_on(tmp_path, server.url) as broker:
         seen = play("node", server.url, "starts")
@@ -155,7 +156,8 @@ async def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
         assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow  # three nodes, of which one dies, are in test_cluster_nodes.py
+@pytest.mark.parametrize("count", [3, 5])
 async def test_a_cluster(tmp_path: Path, count: int) -> None:
     """Streams with a replica on each server: as many die as may, and the broker goes on by the others."""
     async with Cluster(tmp_path / "nats", needs(servers.NEWEST), count=count) as cluster:
@@ -231,6 +233,7 @@ async def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
+@pytest.mark.slow  # simulated ones are in tests/broker/stores/jetstream/test_power.py
 async def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
     """What was acknowledged and is only in the copy is published again."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
@@ -488,7 +491,7 @@ async def test_a_group(tmp_path: Path) -> None:
                 assert (role(first), role(second)) == (("a", "Follower"), ("b", "Leader"))
                 assert second.process is not None
                 second.process.send_signal(signal.SIGSTOP)
-                goes_on(client, b"a", b"stopped")
+                goes_on(client, b"a", b"stopped", 1)
                 second.process.send_signal(signal.SIGCONT)
                 until(lambda: "finished leader stepdown actions" in second.said())
                 until(lambda: role(second) == ("b", "Follower"))

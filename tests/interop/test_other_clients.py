@@ -13,6 +13,7 @@ import pytest
 
 from tests import clients
 from tests.brokers import Broker
+from tests.conftest import others_slow
 
 HERE = Path(__file__).parent
 CLUSTER = "test-cluster"
@@ -62,6 +63,7 @@ def test_start_positions(start_broker: Callable[..., Broker], library: str) -> N
     assert seen == {"first": [1, 2, 3, 4, 5], "last": [5], "sequence": [3, 4, 5], "time": [1, 2, 3, 4, 5], "new": [6]}
 
 
+@pytest.mark.parametrize("library", others_slow(LIBRARIES, ["node"]))
 def test_redelivery(start_broker: Callable[..., Broker], library: str) -> None:
     seen = play(library, start_broker().url, "redelivery")
     assert seen == {"first": [[1, False], [2, False], [1, True], [2, True]], "after": 3}
@@ -143,6 +145,7 @@ def test_a_client_goes_on_over_a_restart(start_broker: Callable[..., Broker], tm
     assert set(seen["sequences"]) == {1, 2}
 
 
+@pytest.mark.parametrize("library", others_slow(LIBRARIES, ["c"]))
 def test_a_memory_server_forgets_its_clients(start_broker: Callable[..., Broker], library: str) -> None:
     running = start_broker()
     with subprocess.Popen(

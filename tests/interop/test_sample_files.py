@@ -83,7 +83,7 @@ async def test_locked(tmp_path: Path) -> None:
             await client.publish("orders", b"first")
             await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first(), durable="d"))
             assert (await got.get()).data == b"first"
-        options = ClientOptions(ack_timeout=5)
+        options = ClientOptions(ack_timeout=2)
         client = await connect(
             broker.url,
             "orders",

@@ -20,7 +20,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests import servers
 from tests.brokers import Broker
-from tests.conftest import load_expected
+from tests.conftest import load_expected, others_slow
 from tests.interop.talker import Client, Message, NobodyAnsweredError, Subscription, Talker
 from tests.migration.test_migrate import in_process, run
 from tests.servers import Cluster, NatsServer
@@ -41,10 +41,9 @@ CASES = [
     "limits_msgs",
     "v038",
 ]
-SOME = ("durables", "encrypted_aes", "gap_filled", "limits_msgs")
 PAIRS = [
-    *(pytest.param(servers.NEWEST, case, marks=() if case in SOME else pytest.mark.slow) for case in CASES),
-    *((servers.OLDEST, case) for case in ("durables", "limits_msgs")),
+    *others_slow(((case, servers.NEWEST) for case in CASES), ("durables", "encrypted_aes", "gap_filled")),
+    *others_slow(((case, servers.OLDEST) for case in ("durables", "limits_msgs")), ("limits_msgs",)),
 ]
 END = b"the end"
 #: Nothing comes again because the machine is busy.
@@ -203,13 +202,13 @@ def compare(case: Case, version: str, place: Path) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize(("version", "case"), PAIRS)
-def test_the_same_for_clients(version: str, case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "version"), PAIRS)
+def test_the_same_for_clients(case: str, version: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     compare(Case.golden(case, golden_copy(case)), version, tmp_path)
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("cluster", ["snapshots", "killed_under_load"])
+@pytest.mark.parametrize("cluster", others_slow(["snapshots", "killed_under_load"], ["snapshots"]))
 def test_nodes_of_a_cluster(cluster: str, golden_clusters: Path, tmp_path: Path) -> None:
     """They are merged for it; the store to compare with is what a merge writes."""
     shutil.copytree(golden_clusters / cluster / "nodes", tmp_path / "nodes")
@@ -239,7 +238,8 @@ def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Pa
             assert broker.stop() == 0
 
 
-def test_killed_at_its_requests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("step", "least"), others_slow([(17, 2), (5, 5)], [17]))
+def test_killed_at_its_requests(tmp_path: Path, step: int, least: int) -> None:
     """The same command goes on, whatever was done; the state comes last; and there is nothing that is there twice."""
     root = tmp_path / "store"
     write_sample(root, SampleOptions(channels=2, messages=60, size=40, seed=3))
@@ -250,13 +250,13 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
     work.mkdir()
     with nats_server(tmp_path / "nats", servers.NEWEST) as server:
         words[3] = server.url
-        for last in range(2, 100, 5):
+        for last in range(2, 100, step):
             done = in_process(work, sys.executable, "-c", CUT, last, *words)
             assert done.returncode in (0, 99), done.stdout + done.stderr
             if not done.returncode:
                 break
             killed += 1
-        assert killed > 4
+        assert killed >= least
         assert "complete before" in run(work, *words).stdout
         with on_streams(about, tmp_path, server.url) as broker:
             assert account(about, broker, server.port) == expected
@@ -265,6 +265,7 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
             assert broker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_group_on_three_servers(tmp_path: Path) -> None:
     """Replicated, for brokers of which one leads; the next one goes on with the durable where the first has ended."""
     root = tmp_path / "store"

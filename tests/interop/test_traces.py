@@ -192,7 +192,8 @@ def test_5_a_client_id_that_is_taken(talk: Callable[[], Talker]) -> None:
 
 
 def test_6_heartbeats(tmp_path: Path) -> None:
-    with Broker(tmp_path, "-hbi", "1s", "-hbt", "500ms", "-hbf", "2", http=True) as broker, Talker(broker.port) as nats:
+    words = ("-hbi", "600ms", "-hbt", "300ms", "-hbf", 2)
+    with Broker(tmp_path, *words, http=True) as broker, Talker(broker.port) as nats:
         silent = Client(nats, "silent", heartbeat="silent")
         gone = Client(nats, "gone", heartbeat="gone")
         asked = gone.asked_at
@@ -205,12 +206,12 @@ def test_6_heartbeats(tmp_path: Path) -> None:
                 removed[name] = time.monotonic()
             assert time.monotonic() - asked < PATIENCE
             time.sleep(0.02)
-        assert removed["gone"] - asked >= 3.0
-        assert removed["silent"] - silent.asked_at >= 4.5
+        assert removed["gone"] - asked >= 1.8
+        assert removed["silent"] - silent.asked_at >= 2.7
         assert removed["gone"] < removed["silent"]
         beats = [got.at - silent.asked_at for got in silent.heartbeats.got]
         assert len(beats) == 3
-        assert all(at >= least for at, least in zip(beats, (1.0, 2.5, 4.0), strict=True))
+        assert all(at >= least for at, least in zip(beats, (0.6, 1.5, 2.4), strict=True))
         assert all(got.data == b"" for got in silent.heartbeats.got)
         assert alive.ping() == ""
         assert silent.ping() == "client has been replaced or is no longer registered"
@@ -223,7 +224,6 @@ def test_6_heartbeats(tmp_path: Path) -> None:
 def test_6_a_ping_hurries_the_heartbeat(tmp_path: Path) -> None:
     with Broker(tmp_path, "-hbi", "1s", "-hbt", "300ms", "-hbf", "1000") as broker, Talker(broker.port) as nats:
         client = Client(nats, "sleepy", heartbeat="silent")
-        waits = []
         for _ in range(3):
             before = len(client.heartbeats)
             client.heartbeats.wait(before + 1)
@@ -233,8 +233,9 @@ def test_6_a_ping_hurries_the_heartbeat(tmp_path: Path) -> None:
             began = time.monotonic()
             assert client.ping() == ""
             client.heartbeats.wait(number + 1)
-            waits.append(time.monotonic() - began)
-        assert min(waits) < 0.3
+            if (waited := time.monotonic() - began) < 0.3:
+                break
+        assert waited < 0.3
 
 
 def test_7_redelivery_of_what_is_in_flight(nats: Talker) -> None:
@@ -265,7 +266,7 @@ def test_8_each_message_has_a_time_of_its_own(nats: Talker) -> None:
         published.append(time.monotonic())
         client.store(b"t8", b"%d" % n)
         time.sleep(0.2)
-    got = subscription.wait(12)[:12]
+    got = subscription.wait(8)[:8]
     for sequence in range(1, 5):
         own = [message for message in got if message.sequence == sequence]
         for count, message in enumerate(own):
@@ -378,7 +379,7 @@ def test_14_killed_and_started_again(tmp_path: Path) -> None:
     with Broker(tmp_path, "-st", "FILE", "-dir", tmp_path / "store") as broker:
         nats = Talker(broker.port)
         client = Client(nats, "t14")
-        subscription = client.subscribe(b"t14", max_in_flight=1, ack_wait_in_secs=2)
+        subscription = client.subscribe(b"t14", max_in_flight=1, ack_wait_in_secs=1)
         began = time.monotonic()
         client.store(b"t14", b"1", b"2", b"3")
         first = subscription.wait(1)[0]
@@ -396,9 +397,9 @@ def test_14_killed_and_started_again(tmp_path: Path) -> None:
             assert (again[0].sequence, again[0].data, again[0].timestamp) == (1, b"1", first.timestamp)
             # An earlier one may have gone nowhere.
             assert again[0].redelivered
-            assert again[0].at - began >= 2 - EARLY
+            assert again[0].at - began >= 1 - EARLY
             subscription.ack(1)
-            assert subscription.wait(2)[-1].sequence == 2
+            until(lambda: subscription.sequences[-1] == 2)
             with pytest.raises(RefusedError, match="already registered"):
                 Client(nats, "t14")
             assert client.close() == ""

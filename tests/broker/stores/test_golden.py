@@ -19,12 +19,14 @@ from stantools.inspection.forecast import forecast
 from stantools.store.directory import open_datastore
 from stantools.store.limits import StoreLimits
 from tests.broker.stores.making import IEEE, block, everything
-from tests.conftest import MUTATION_SETS, golden_cases, load_expected
+from tests.conftest import MUTATION_SETS, golden_cases, load_expected, others_slow
 from tests.inspection import forecast_golden as g
 from tests.mutations import apply_mutation
 
 #: Release 0.23.2, which wrote down what is expected, takes a store without server.dat for empty. Later ones do not.
 LOST_SERVER = ("dmg_server_missing", "dmg_version_only_server")
+#: Takes as long as all the others, of which none is unlike its channels.
+MANY_CHANNELS = {"many_channels"}
 
 
 def opened(path: Path, arguments: list[str], *, truncate: bool = False, cluster_id: bytes | None = None) -> StateStore:
@@ -124,7 +126,7 @@ OURS = re.compile(
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", others_slow(golden_cases(), {*golden_cases()} - MANY_CHANNELS))
 def test_opening(case, truncate, golden, golden_copy, tmp_path, caplog):
     expected = load_expected(case)
     theirs = expected.get("server_open_truncate" if truncate else "server_open")
@@ -176,7 +178,7 @@ def healthy() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("case", healthy())
+@pytest.mark.parametrize("case", others_slow(healthy(), {*healthy()} - MANY_CHANNELS))
 def test_messages_and_going_on(case, golden_copy):
     expected = load_expected(case)
     if "opened_as" in expected:

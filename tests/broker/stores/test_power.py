@@ -28,6 +28,7 @@ from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.making import block, everything
 from tests.broker.stores.power import Machine
+from tests.conftest import others_slow
 
 Job = Callable[[], None]
 Conclusion = Callable[[Exception | None], None]
@@ -339,7 +340,7 @@ class Life:
         self.store.delete_channel(name)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", others_slow(range(16), range(8)))
 def test_a_store_that_loses_power(tmp_path: Path, seed: int) -> None:
     Life(tmp_path, seed, 20).live()
 

@@ -210,8 +210,19 @@ def work(directory: Path, promised: Promised, rounds: int, *, waits: bool) -> No
 @pytest.mark.parametrize(
     ("rounds", "bytes_too"), [(4, False), pytest.param(12, True, marks=pytest.mark.slow)], ids=["pages", "bytes"]
 )
-@pytest.mark.parametrize("named", [False, True], ids=["unnamed files", "no unnamed files"])
-@pytest.mark.parametrize("waits", [False, True], ids=["at each flush", "deferred_log_writes"])
+@pytest.mark.parametrize(
+    ("named", "waits"),
+    [
+        pytest.param(
+            named,
+            waits,
+            id=f"{'no ' * named}unnamed files, {'deferred_log_writes' if waits else 'at each flush'}",
+            marks=() if named == waits else pytest.mark.slow,
+        )
+        for named in (False, True)
+        for waits in (False, True)
+    ],
+)
 def test_killed_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, bytes_too: bool, named: bool, waits: bool
 ) -> None:

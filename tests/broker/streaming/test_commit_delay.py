@@ -16,6 +16,7 @@ from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscription
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.store.limits import UNLIMITED
 from tests.broker.streaming.world import SECOND, Time, World
+from tests.conftest import others_slow
 
 MICROSECOND = SECOND // 1_000_000
 SYNC = 250 * MICROSECOND
@@ -162,17 +163,17 @@ def test_a_commit_is_slow_if_the_last_one_was(synced: bool) -> None:
 def test_those_who_come_back_at_once_are_committed_together(count: int) -> None:
     """Instead of in two groups that take turns."""
     clients = quick(count)
-    loop = Loop(*clients).run(1)
+    loop = Loop(*clients).run(0.5)
     commits = sum(loop.commits.values())
     assert loop.commits[count] > 0.98 * commits
     # One sync and a pause for each message, not two syncs.
-    assert commits > SECOND / (SYNC + 100 * MICROSECOND)
+    assert commits > 0.5 * SECOND / (SYNC + 100 * MICROSECOND)
     assert max(max(each.waits[10:]) for each in clients) < 2 * SYNC
 
 
 def test_while_they_come_one_after_the_other_it_waits_on() -> None:
     clients = [Client(b"%d" % number, lambda number=number: (20 + 10 * number) * MICROSECOND) for number in range(16)]  # type: ignore[misc]
-    loop = Loop(*clients).run(1)
+    loop = Loop(*clients).run(0.5)
     assert loop.commits[16] > 0.98 * sum(loop.commits.values())
 
 
@@ -183,13 +184,13 @@ def test_one_alone_never_waits() -> None:
     assert set(client.waits) == {SYNC}
 
 
-@pytest.mark.parametrize("sync", [100 * MICROSECOND, SYNC, 5000 * MICROSECOND])
+@pytest.mark.parametrize("sync", others_slow([100 * MICROSECOND, SYNC, 5000 * MICROSECOND], [SYNC, 5000 * MICROSECOND]))
 def test_who_comes_seldom_waits_for_others_for_a_while_only(sync: int) -> None:
     """While it is not waited for itself."""
     chance = random.Random(1)
     others = quick(3)
     seldom = [Client(b"seldom-%d" % number, lambda: chance.randint(5, 50) * 1000 * MICROSECOND) for number in range(5)]
-    Loop(*others, *seldom, sync=sync).run(3)
+    Loop(*others, *seldom, sync=sync).run(2)
     for each in seldom:
         # The commit that is under way when it comes, the pause behind it, and its own.
         assert len(each.waits) > 50
@@ -214,7 +215,7 @@ def test_others_are_not_known_to_come_back(client: dict[str, int]) -> None:
     """Whose acknowledgements go elsewhere each time, and who does not wait for each of them."""
     clients = [Client(each.name, each.pause, **client) for each in quick(3)]  # type: ignore[arg-type]
     loop = Loop(*clients)
-    loop.run(1)
+    loop.run(0.5)
     assert loop.world.server._commits.delay._trust == {}
     assert max(max(each.waits) for each in clients) <= 2 * SYNC
 
@@ -223,7 +224,7 @@ def test_others_are_not_known_to_come_back(client: dict[str, int]) -> None:
 def test_it_is_not_worth_while(count: int, sync: int) -> None:
     """With many, who fill a commit anyway, and where syncs are quick."""
     clients = quick(count)
-    loop = Loop(*clients, sync=sync).run(0.5)
+    loop = Loop(*clients, sync=sync).run(0.3)
     assert sum(loop.commits.values()) > 1000 and not loop.paused
     assert max(max(each.waits) for each in clients) <= 2 * sync
 
@@ -252,6 +253,6 @@ def test_what_is_remembered_is_bounded() -> None:
     ]
     loop = Loop(*clients)
     rhythm = loop.world.server._commits.delay
-    for _ in range(50):
+    for _ in range(10):
         loop.run(0.01)
-        assert len(rhythm._trust) <= 256 + 200
+        assert len(rhythm._trust) <= 64, "nobody would be forgotten, of 126 who came back once"

@@ -175,7 +175,7 @@ PULLS = [
     pull("P", "d", {"batch": 9, "no_wait": True}, 1),
     pull("P", "d", {"batch": 3, "expires": _WAIT}, 1),
     pull("P", "d", {"batch": 3, "expires": _WAIT, "no_wait": True}, 1),
-    pull("P", "d", {"batch": 3, "expires": 3_000_000_000, "idle_heartbeat": 500_000_000}, "408"),
+    pull("P", "d", {"batch": 3, "expires": 1_200_000_000, "idle_heartbeat": 400_000_000}, "408"),
     pull("P", "d", {"batch": 1, "idle_heartbeat": 200_000_000}, 1),
     pull("P", "d", {"batch": 1, "expires": _WAIT, "idle_heartbeat": 200_000_000}, 1),
     pull("P", "d", '{"batch": "x"}', 1),

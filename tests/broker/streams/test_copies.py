@@ -312,8 +312,8 @@ def _nothing(world: World) -> None:
         (_made_room, {"max_msgs_per_subject": 1}),
     ],
 )
-def test_what_was_copied_and_is_gone_is_not_copied_again(tmp_path: Path, lose: Any, config: Any, again: Any) -> None:
-    world = World(tmp_path)
+def test_what_was_copied_and_is_gone_is_not_copied_again(work: Path, lose: Any, config: Any, again: Any) -> None:
+    world = World(work)
     _fill(world)
     config = dict(config)
     consumed = config.pop("consumed", False)

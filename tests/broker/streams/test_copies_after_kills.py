@@ -21,7 +21,7 @@ from broker.streams.stream_source import HEADER, SourceOrigin
 from stantools.nats.subjects import matches
 from tests.broker.streams.world import World
 
-FEW: Final = 40
+FEW: Final = 15
 MANY: Final = 4000
 _KILLS: Final = 5
 _STEPS: Final = 14

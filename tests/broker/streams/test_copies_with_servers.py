@@ -12,6 +12,7 @@ from nats.js.errors import NotFoundError
 
 from tests import natsclient, servers
 from tests.broker.streams.test_directory_with_servers import ours, theirs
+from tests.conftest import others_slow
 
 VERSIONS = [version for version in ("2.10.26", "2.12.8", "2.15.1") if version in servers.available()]
 PATIENCE = 60
@@ -123,7 +124,7 @@ async def go_on(url: str, before: dict[str, list[Any]] | None, count: int) -> di
     return wanted
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", others_slow(VERSIONS, (*VERSIONS[:1], servers.NEWEST)))
 async def test_copies_go_on_where_another_server_was(tmp_path: Path, version: str) -> None:
     for first, second in (("ours", "theirs"), ("theirs", "ours")):
         store = tmp_path / first / "store"

@@ -14,6 +14,7 @@ from nats.js.errors import NotFoundError
 
 from tests import natsclient, servers
 from tests.brokers import Broker
+from tests.conftest import others_slow
 
 #: Those that know tombstones.
 VERSIONS = [version for version in servers.available() if version != servers.OLDEST]
@@ -110,7 +111,7 @@ def theirs(folder: Path, store: Path, version: str) -> servers.NatsServer:
     return servers.NatsServer(folder, version, {"jetstream": {"store_dir": str(store)}})
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", others_slow(VERSIONS, (*VERSIONS[:1], servers.NEWEST)))
 async def test_a_real_server_opens_ours_and_we_its(tmp_path: Path, version: str) -> None:
     store = tmp_path / "store"
     with ours(tmp_path / "a", store) as broker:
@@ -130,7 +131,7 @@ async def test_a_real_server_opens_ours_and_we_its(tmp_path: Path, version: str)
         assert await look(broker.url, more=True) == third
 
 
-@pytest.mark.parametrize("version", servers.available())
+@pytest.mark.parametrize("version", others_slow(servers.available(), (servers.OLDEST, servers.NEWEST)))
 async def test_we_open_what_a_real_server_made(tmp_path: Path, version: str) -> None:
     store = tmp_path / "store"
     with theirs(tmp_path / "b", store, version) as server:

@@ -32,7 +32,8 @@ PATIENCE = 60
 STORAGES = (StorageType.MEMORY, StorageType.FILE)
 
 
-@pytest.fixture(scope="module", params=["ours", servers.NEWEST])
+# That a real server does what is expected of ours is looked at in the slow run.
+@pytest.fixture(scope="module", params=["ours", pytest.param(servers.NEWEST, marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("server")
     if request.param == "ours":

@@ -15,10 +15,11 @@ import pytest
 
 from tests import natsclient, servers
 from tests.brokers import Broker
+from tests.conftest import others_slow
 from tests.waiting import eventually
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", others_slow(range(3), [0]))
 async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, seed: int) -> None:
     """The broker is killed while four publishers write, a few times; small limits make for rewritten blocks."""
     chance = random.Random(seed)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.streams.requestqueue import QueuedRequest, RequestQueue
+from tests.conftest import others_slow
 
 NEVER = 0.0
 
@@ -105,7 +106,7 @@ def test_more_than_may_wait_is_told() -> None:
     assert not queue.full and not queue.busy
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", others_slow(range(5), range(2)))
 def test_whatever_comes_ends_in_an_order_that_is_allowed(seed: int) -> None:
     """Of two requests that may not overtake each other the second one begins after the first one has ended."""
     chance = random.Random(seed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +16,7 @@ from stantools.streamfiles.framing import END, SNAPPY, Framer, whole_file
 from tests import servers
 from tests.broker.streams.world import World
 from tests.brokers import Broker
+from tests.migration.test_migrate import run
 from tests.natsclient import connect
 
 SECOND = 1_000_000_000
@@ -266,20 +265,13 @@ async def test_between_a_real_server_and_ours(tmp_path: Path, ours_first: bool) 
 def test_a_migration_into_the_broker_is_exact(golden: Path, tmp_path: Path, way: str) -> None:
     store = golden / "durables" / "datastore"
     with Broker(tmp_path, "-js", "-sd", tmp_path / "streams") as broker:
-
-        def run(*words: object) -> str:
-            command = [sys.executable, "-m", "stantools", *map(str, words)]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stdout + done.stderr
-            return done.stdout
-
         plan = tmp_path / "plan.toml"
-        said = run("migrate", store, "--server", broker.url, "--via", way, "--plan", plan, "--yes")
-        assert "are as planned" in said
-        assert "are as planned" in run("migrate", "verify", plan, "--server", broker.url)
+        done = run(tmp_path, "migrate", store, "--server", broker.url, "--via", way, "--plan", plan, "--yes")
+        assert "are as planned" in done.stdout
+        assert "are as planned" in run(tmp_path, "migrate", "verify", plan, "--server", broker.url).stdout
         if way == "restore":
-            assert "no difference" in run("diff", store, f"{broker.url}#events")
+            assert "no difference" in run(tmp_path, "diff", store, f"{broker.url}#events").stdout
         # It is still so after the next start.
         broker.stop()
         broker.start()
-        assert "are as planned" in run("migrate", "verify", plan, "--server", broker.url)
+        assert "are as planned" in run(tmp_path, "migrate", "verify", plan, "--server", broker.url).stdout

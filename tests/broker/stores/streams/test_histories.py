@@ -16,28 +16,28 @@ from tests.broker.stores.streams.histories import NAME, START, logged, play
 from tests.broker.stores.streams.volume import Volume
 
 #: Seeds of a test, by how each history ends.
-SEEDS = {"close": 30, "kill": 40, "power": 20}
+SEEDS = {"close": 12, "kill": 16, "power": 8}
 _MANY = 400
 
 
 @pytest.mark.parametrize("end", SEEDS)
-def test_a_stream_is_as_its_model(end: str) -> None:
-    play_all(range(SEEDS[end]), end)
+def test_a_stream_is_as_its_model(end: str, work: Path) -> None:
+    play_all(range(SEEDS[end]), end, work)
 
 
-def test_an_unfinished_state_does_not_come_back() -> None:
+def test_an_unfinished_state_does_not_come_back(work: Path) -> None:
     """Its file was there after one loss of power, and was written over before the next one."""
-    play_all(range(7667, 7668), "power")
+    play_all(range(7667, 7668), "power", work)
 
 
-def test_an_emptied_block_before_one_with_old_tombstones_does_not_come_back() -> None:
+def test_an_emptied_block_before_one_with_old_tombstones_does_not_come_back(work: Path) -> None:
     """The block after it had no later sequence when all its messages were removed."""
-    play_all(range(4419, 4420), "kill")
+    play_all(range(4419, 4420), "kill", work)
 
 
-def test_an_emptied_block_before_skipped_sequences_does_not_come_back() -> None:
+def test_an_emptied_block_before_skipped_sequences_does_not_come_back(work: Path) -> None:
     """It is removed at the next flush: sequences that are in no file need no sync."""
-    play_all(range(558, 559), "kill")
+    play_all(range(558, 559), "kill", work)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -73,14 +73,14 @@ def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", SEEDS)
 @pytest.mark.parametrize("first", range(0, 4000, _MANY))
-def test_many_streams_are_as_their_models(end: str, first: int) -> None:
-    play_all(range(first, first + _MANY), end)
+def test_many_streams_are_as_their_models(end: str, first: int, work: Path) -> None:
+    play_all(range(first, first + _MANY), end, work)
 
 
-def play_all(seeds: range, end: str) -> None:
+def play_all(seeds: range, end: str, work: Path) -> None:
     before = open_descriptors()
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=work) as folder:
             try:
                 play(seed, Path(folder), end)
             except Exception as error:
