@@ -33,7 +33,7 @@ from stantools.migration.plan.overrides import mapping_override
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
-from tests.conftest import golden_cases
+from tests.conftest import cases_by_kind
 from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, queue, sub, write_store
 from tests.migration.stores import opened
 
@@ -509,7 +509,7 @@ def test_the_plan_of_a_store_comes_back(tmp_path: Path) -> None:
         assert again(plan) == plan
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_plans_of_golden_stores_come_back(golden: Path, case: str) -> None:
     from stantools.errors import StoreUnreadableError
     from stantools.migration.source import open_source
