@@ -41,9 +41,8 @@ def test_the_file_of_the_specification() -> None:
     assert not file.rewritten
 
 
-@pytest.mark.parametrize(
-    ("data", "outcome", "error"),
-    [
+def test_every_row_of_the_specification() -> None:
+    rows: list[tuple[bytes | None, ServerOutcome, str]] = [
         (None, ServerOutcome.ABSENT, ""),
         (HEADER, ServerOutcome.ABSENT, ""),
         (HEADER + b"\x05\0\0\0abcd", ServerOutcome.ABSENT, ""),
@@ -66,11 +65,10 @@ def test_the_file_of_the_specification() -> None:
             ServerOutcome.REFUSED,
             "incorrect file size, expected 15 bytes, got 16 bytes",
         ),
-    ],
-)
-def test_every_row_of_the_specification(data: bytes | None, outcome: ServerOutcome, error: str) -> None:
-    file = read(data)
-    assert (file.outcome, file.error) == (outcome, error)
+    ]
+    for data, outcome, error in rows:
+        file = read(data)
+        assert (file.outcome, file.error) == (outcome, error), (data, outcome, error)
 
 
 def test_without_crc_check() -> None:
