@@ -20,6 +20,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.subscribers import SubscriberList
 from stantools.store import sublog
 from stantools.store.sublog import SubsState, SubStatus, classify, read_subs, salvage_subs
+from tests.conftest import others_slow
 from tests.durables import write_durables
 from tests.oracles import folding as oracle
 
@@ -119,7 +120,9 @@ def peak(*arguments: object) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not tell")
-@pytest.mark.parametrize("verb", ["info", "subs", "subs -o json", "forecast", "salvage --out new"])
+@pytest.mark.parametrize(
+    "verb", others_slow(["info", "subs", "subs -o json", "forecast", "salvage --out new"], {"subs -o json", "forecast"})
+)
 def test_memory_does_not_grow_with_objects(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As objects, 90,000 durables take 90 MiB and more; as columns a fifth of that."""
     monkeypatch.chdir(tmp_path)

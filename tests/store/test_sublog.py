@@ -72,26 +72,25 @@ def summary(state: SubsState) -> dict[int, tuple[int, list[int]]]:
         ([(NEW, 1), (MSG, 1, 4), (DELETE, 1), (NEW, 1)], {1: (0, [])}, 3, 2, 1),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 def test_the_state_machine(
     monkeypatch: pytest.MonkeyPatch,
-    rows: int,
     parts: list[tuple[Any, ...]],
     result: dict[int, tuple[int, list[int]]],
     records: int,
     dead: int,
     max_id: int,
 ) -> None:
-    monkeypatch.setattr(logscan, "BATCH_ROWS", rows)
     data = log(*parts)
-    for fold in (read_subs(data, CRC), salvage_subs(data, CRC)):
-        assert summary(fold) == result
-        assert (fold.records, fold.dead, fold.max_id, fold.rows) == (records, dead, max_id, len(parts))
-        assert fold.record_bytes == len(data) - 4
-        assert not fold.damages
-    end = read_subs(data, CRC).end
-    assert end is not None
-    assert (end.offset, end.stop, end.error) == (len(data), ScanStop.END, "")
+    for rows in (1, 2, 3, 1000):
+        monkeypatch.setattr(logscan, "BATCH_ROWS", rows)
+        for fold in (read_subs(data, CRC), salvage_subs(data, CRC)):
+            assert summary(fold) == result, rows
+            assert (fold.records, fold.dead, fold.max_id, fold.rows) == (records, dead, max_id, len(parts)), rows
+            assert fold.record_bytes == len(data) - 4, rows
+            assert not fold.damages, rows
+        end = read_subs(data, CRC).end
+        assert end is not None
+        assert (end.offset, end.stop, end.error) == (len(data), ScanStop.END, ""), rows
 
 
 def test_the_example_of_the_compaction_rule() -> None:

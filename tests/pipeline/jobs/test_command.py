@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -99,52 +98,33 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "empty").exit_code == ExitCode.UNREACHABLE
 
 
-#: Runs commands one after the other, each in a child that has loaded everything and has no session.
-EACH_ALONE = """
-import json, os, sys
-from stantools.cli import pipeline
-from stantools.cli.main import main
-from stantools.pipeline.spark import session
-for number, words in enumerate(json.loads(sys.argv[1])):
-    child = os.fork()
-    if not child:
-        for descriptor, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{sys.argv[2]}/{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
-        sys.argv = ["stantools", "pipeline", *words]
-        main()
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+def test_what_is_missing_for_spark_is_named_at_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = pytest.importorskip("pyspark")
+    with monkeypatch.context() as nothing_runs:
+        nothing_runs.setattr("stantools.pipeline.spark.session.active_session", lambda: None)
+        nothing_runs.setattr(pyspark.SparkContext, "_gateway", None)
+        wrong = run("verify", "--master", "lokal[2]", store)
+        assert (wrong.exit_code, wrong.stdout) == (ExitCode.USAGE, "")
+        assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in wrong.stderr
 
+        both = run("verify", "--master", "local", "--remote", "sc://localhost", store)
+        assert both.exit_code == ExitCode.USAGE
+        assert "--remote and --master exclude each other" in both.stderr
 
-def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
-    (tmp_path / "said").mkdir()
-    commands = (
-        ("verify", "--master", "lokal[2]", store),
-        ("verify", "--master", "local", "--remote", "sc://localhost", store),
-        ("verify", "--master", "sc://localhost", store),
-        ("verify", "--engine", "spark", store),
-        ("verify", store),
-    )
-    listed = json.dumps([[str(word) for word in words] for words in commands])
-    done = subprocess.run(
-        [sys.executable, "-c", EACH_ALONE, listed, tmp_path / "said"],
-        env={**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)},
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    codes = [int(line) for line in done.stdout.split()]
-    outs, errors = (
-        [(tmp_path / "said" / f"{number}.{kind}").read_text() for number in range(5)] for kind in ("out", "err")
-    )
-    usage, unreachable = ExitCode.USAGE, ExitCode.UNREACHABLE
-    assert codes == [usage, usage, usage, unreachable, ExitCode.CLEAN]
-    assert outs[0] == ""
-    assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in errors[0]
-    assert "--remote and --master exclude each other" in errors[1]
-    assert "use --remote sc://localhost" in errors[2]
-    assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in errors[3]
-    assert "apt install openjdk-17" in errors[3]
-    assert errors[4].split(":")[1] == " running in this process"
+        connect = run("verify", "--master", "sc://localhost", store)
+        assert connect.exit_code == ExitCode.USAGE
+        assert "use --remote sc://localhost" in connect.stderr
+
+        nothing_runs.setenv("JAVA_HOME", str(tmp_path))
+        nothing_runs.setenv("PATH", str(tmp_path))
+        java = run("verify", "--engine", "spark", store)
+        assert java.exit_code == ExitCode.UNREACHABLE
+        assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in java.stderr
+        assert "apt install openjdk-17" in java.stderr
+        here = run("verify", store)
+        assert (here.exit_code, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")
 
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'\n")
