@@ -120,7 +120,6 @@ async def test_subjects_of_two_new_streams(start_server: Callable[..., Any]) -> 
     ]
 
 
-@pytest.mark.parametrize("each_server", others_slow(servers.VERSIONS, {servers.OLDEST, servers.NEWEST}), indirect=True)
 async def test_subjects_that_servers_refuse(each_server: Any) -> None:
     version = tuple(map(int, each_server.version.split(".")))
     assert refused(">", version)
@@ -154,7 +153,7 @@ async def test_limits_of_the_account(start_server: Callable[..., Any]) -> None:
     assert "max ack pending exceeds" in await attempt(tight, build(consumers=("d",)), **LOGIN)
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 @pytest.mark.parametrize("required", [True, False])
 async def test_max_bytes_of_a_stream(start_server: Callable[..., Any], version: str, required: bool) -> None:
     limits = {"max_bytes_required": True} if required else {"disk_max_stream_bytes": 20_000}
