@@ -16,7 +16,7 @@ from stantools.format.columns import FewMessages, LogColumns, MessageColumns, Me
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import MAX_FIELDS
 from stantools.format.layout import Flag, ScanStop
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected
 from tests.fences import fenced
 
 IEEE = Crc()
@@ -578,7 +578,7 @@ def golden_crc(case: str) -> Crc:
 class TestGolden:
     """Stores of the real server."""
 
-    @pytest.mark.parametrize("case", HEALTHY)
+    @pytest.mark.parametrize("case", cases_by_kind(HEALTHY))
     def test_healthy_stores(self, kernel: ModuleType, golden: Path, case: str) -> None:
         expected = load_expected(case)
         function = golden_crc(case)
@@ -614,7 +614,7 @@ class TestGolden:
             for message in channel["messages"]:
                 assert found[message["seq"]] == (message["ts"], message["len"])
 
-    @pytest.mark.parametrize("case", HEALTHY)
+    @pytest.mark.parametrize("case", cases_by_kind(HEALTHY))
     def test_logs_scan(self, kernel: ModuleType, golden: Path, case: str) -> None:
         function = golden_crc(case)
         for path in (golden / case / "datastore").rglob("*.dat"):
