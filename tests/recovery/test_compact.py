@@ -37,7 +37,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import ONE_SLICE, ChannelLimits, PatternLimits, SliceLimits, StoreLimits
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from stantools.store.sublog import read_subs
-from tests.conftest import cases_by_kind, golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected, others_slow
 from tests.envelopes import Records
 from tests.store.slices import all_messages
 from tests.trees import tree
@@ -313,7 +313,7 @@ TOLERATED = {"lost-index", "stale-index", "leftovers"}
 ACCEPTED = {"lost-clients", "lost-slice", "lost-subs"}
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", others_slow(DAMAGES, TOLERATED | ACCEPTED | set(list(DAMAGES)[::4])))
 def test_sample_damages(tmp_path, name):
     root = write_sample(tmp_path / "store", SampleOptions(messages=40, damage=[name])).path
     if name in TOLERATED:

@@ -162,11 +162,12 @@ def test_indexes() -> None:
     assert read > 50
 
 
-def test_damaged_directories() -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_damaged_directories(every: int) -> None:
     """Everything intact is found byte for byte; what is found besides was deleted, and nothing tells it any more."""
     names = cases("damaged")
     assert len(names) == 129
-    for case in names:
+    for case in names[::every]:
         expected = load(case)
         for stream, truth in expected["truth"].items():
             survey = StreamSurvey(directory(case, expected, stream))
