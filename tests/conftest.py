@@ -210,6 +210,16 @@ KINDS_OF_STORES = frozenset(
     )
 )  # fmt: skip
 
+#: One golden cluster of each kind of history and of damage.
+KINDS_OF_CLUSTERS = frozenset(
+    (
+        "all_stores_lost_snapshot", "caught_up_by_snapshot", "channel_deleted", "churn_1", "conflicting_tail",
+        "damaged_leaf", "damaged_lost_write", "damaged_metas", "damaged_snapshot", "encrypted", "free_pages",
+        "group_pending_lost_1", "limits", "lost_store_snapshot", "node_removed", "old_0162", "stale_node",
+        "standalone_between_gap", "store_rolled_back_snapshot",
+    )
+)  # fmt: skip
+
 
 def others_slow(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:
     """Parameters of a test: those whose first value is in `kept` for every run, the others for the slow one."""

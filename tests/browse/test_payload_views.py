@@ -124,9 +124,8 @@ def _varint(value: int) -> bytes:
     return out + bytes([value])
 
 
-@pytest.mark.parametrize(
-    ("data", "form"),
-    [
+def test_chosen_by_itself() -> None:
+    rows: list[tuple[bytes, PayloadForm]] = [
         (b"", PayloadForm.TEXT),
         (b"hello", PayloadForm.TEXT),
         ("東京".encode(), PayloadForm.TEXT),
@@ -136,10 +135,9 @@ def _varint(value: int) -> bytes:
         (b"\x08\x96\x01\x10\x01", PayloadForm.PROTOBUF),
         (bytes(range(128, 256)), PayloadForm.HEX),
         (b"x" * (1 << 20), PayloadForm.TEXT),
-    ],
-)
-def test_chosen_by_itself(data: bytes, form: PayloadForm) -> None:
-    assert likely(data) is form
+    ]
+    for data, form in rows:
+        assert likely(data) is form, (data, form)
 
 
 def test_hex() -> None:

@@ -117,10 +117,12 @@ def test_any_query(text: str) -> None:
         query.pattern.search(b"some payload")
 
 
-@pytest.mark.parametrize("text", ["", "  ", "x:", "x:d", "x:zz", "r:(", "r:[", "r:"])
-def test_no_query(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_query(text)
+def test_no_query() -> None:
+    rows: list[str] = ["", "  ", "x:", "x:d", "x:zz", "r:(", "r:[", "r:"]
+    for text in rows:
+        with pytest.raises(UsageError):
+            parse_query(text)
+            pytest.fail(f"accepted: {text!r}")
 
 
 def test_case() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import others_slow
 from tests.cutting import CLIENTS, DATA, INDEX, LEFT, SUBS, environment, write_store
 from tests.pipeline.conftest import TEST_CONF, skip_without_spark
 
@@ -42,25 +43,26 @@ def program(folder: Path, cut: Path, *words: object, exit_code: int) -> str:
     return said
 
 
-#: Each verb, and files that it reads in other ways.
+#: Verbs that read in processes of their own, and in this one; each kind of file.
 VERBS = [
-    ("info STORE", SUBS),
-    ("messages STORE foo", DATA),
     ("subs STORE", SUBS),
     ("clients STORE", CLIENTS),
-    ("records STORE/foo/msgs.1.dat", DATA),
-    ("doctor STORE", DATA),
     ("verify STORE", DATA),
-    ("verify STORE", INDEX),
     ("forecast STORE", INDEX),
     ("salvage STORE --out OUT", DATA),
-    ("truncate-bad-eof STORE --dry-run", INDEX),
-    ("compact STORE --out OUT", DATA),
     ("migrate STORE --out OUT --plan PLAN --yes", DATA),
-    ("diff STORE OTHER", DATA),
     ("export STORE --to OUT --format ndjson", DATA),
 ]
-OTHER_FILES = [
+#: The other verbs, and files that they read in other ways.
+OTHERS = [
+    ("info STORE", SUBS),
+    ("messages STORE foo", DATA),
+    ("records STORE/foo/msgs.1.dat", DATA),
+    ("doctor STORE", DATA),
+    ("verify STORE", INDEX),
+    ("truncate-bad-eof STORE --dry-run", INDEX),
+    ("compact STORE --out OUT", DATA),
+    ("diff STORE OTHER", DATA),
     ("info STORE", CLIENTS),
     ("info STORE", INDEX),
     ("messages STORE foo --tail 5", INDEX),
@@ -75,7 +77,7 @@ OTHER_FILES = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "file"), [*VERBS, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHER_FILES)]
+    ("arguments", "file"), [*VERBS, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
 )
 def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
@@ -92,7 +94,7 @@ def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> N
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("file", [DATA, INDEX, SUBS, CLIENTS])
+@pytest.mark.parametrize("file", others_slow([DATA, INDEX, SUBS, CLIENTS], {DATA, SUBS}))
 def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
     words = ("broker", "-a", "127.0.0.1", "-p", "-1", "-st", "FILE", "-dir", store)

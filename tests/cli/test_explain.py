@@ -55,9 +55,8 @@ def test_fatal_errors_have_a_place_and_a_reason(golden: Path) -> None:
             assert len(explain(line)) == 2, line
 
 
-@pytest.mark.parametrize(
-    ("line", "meaning"),
-    [
+def test_lines_of_fault_tolerant_groups() -> None:
+    rows: list[tuple[str, str]] = [
         ("[INF] STREAM: ft: unable to get store lock at this time, going back to standby", "another server"),
         (
             "[ERR] STREAM: ft: error attempting to get the store lock: ft: fatal error getting the store lock: open "
@@ -71,11 +70,10 @@ def test_fatal_errors_have_a_place_and_a_reason(golden: Path) -> None:
             'a server of the group "b" does not join',
         ),
         ("[ERR] STREAM: Unable to send FT heartbeat: nats: connection closed", "It stays active."),
-    ],
-)
-def test_lines_of_fault_tolerant_groups(line: str, meaning: str) -> None:
-    (found,) = explain(line)
-    assert meaning in str(found)
+    ]
+    for line, meaning in rows:
+        (found,) = explain(line)
+        assert meaning in str(found), (line, meaning)
 
 
 def test_one_line_has_one_remedy(golden: Path) -> None:

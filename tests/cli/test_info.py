@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.expected import healthy_cases, options_of, renamed
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected
 
 Copy = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("case", healthy_cases())
+@pytest.mark.parametrize("case", cases_by_kind(healthy_cases()))
 def test_equals_what_the_server_recovered(run, golden: Path, case: str) -> None:
     expected = load_expected(case)
     outcome = run("info", golden / case / "datastore", "-o", "json", *options_of(case))
@@ -46,7 +46,7 @@ STARTING = [
 ]
 
 
-@pytest.mark.parametrize("case", STARTING)
+@pytest.mark.parametrize("case", cases_by_kind(STARTING))
 def test_equals_what_the_server_recovered_of_a_damaged_store(run, golden: Path, case: str) -> None:
     real = load_expected(case)["server_open"]["channels"]
     info = run("info", golden / case / "datastore", "-o", "json", *options_of(case)).json()

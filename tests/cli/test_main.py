@@ -69,16 +69,16 @@ def test_a_small_store_is_answered_with_what_the_answer_needs(name: str, tmp_pat
     assert not [each for each in unneeded if each in modules]
 
 
-@pytest.mark.parametrize("name", summaries())
-def test_every_verb_is_there_and_explains_itself(name: str) -> None:
-    command = importlib.import_module(module_of(name)).command
-    assert isinstance(command, click.Command)
-    assert command.name == name
-    assert command.short_help == summaries()[name]
-    assert command.help and len(command.help) > 80
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{name} {parameter.opts}"
+def test_every_verb_is_there_and_explains_itself() -> None:
+    for name in summaries():
+        command = importlib.import_module(module_of(name)).command
+        assert isinstance(command, click.Command), name
+        assert command.name == name, name
+        assert command.short_help == summaries()[name], name
+        assert command.help and len(command.help) > 80, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.opts}"
 
 
 def test_help_groups_verbs_by_question(run) -> None:
@@ -290,9 +290,8 @@ def test_output_in_a_poor_locale(golden: Path) -> None:
     assert "\\u6771" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "safe"),
-    [
+def test_escape() -> None:
+    rows: list[tuple[str | bytes, str]] = [
         ("orders.eu", "orders.eu"),
         ("Zürich 東京", "Zürich 東京"),
         ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
@@ -303,11 +302,10 @@ def test_output_in_a_poor_locale(golden: Path) -> None:
         (b"\xff\xfeok", "\\xff\\xfeok"),
         ("\U000e0001", "\\U000e0001"),
         ("", ""),
-    ],
-)
-def test_escape(text: str | bytes, safe: str) -> None:
-    assert console.escape(text) == safe
-    assert console.escape(text).isprintable()
+    ]
+    for text, safe in rows:
+        assert console.escape(text) == safe, (text, safe)
+        assert console.escape(text).isprintable(), (text, safe)
 
 
 def test_colors_only_when_wanted(run, golden: Path) -> None:

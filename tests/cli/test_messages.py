@@ -25,7 +25,7 @@ Copy = Callable[[str], Path]
 READABLE = [c for c in golden_cases() if "damage" in load_expected(c) and "opened_as" not in load_expected(c)]
 
 
-@pytest.mark.parametrize("case", healthy_cases())
+@pytest.mark.parametrize("case", cases_by_kind(healthy_cases()))
 def test_every_message_as_the_server_reads_it(run, golden: Path, case: str) -> None:
     expected, key = load_expected(case), key_of(case)
     arguments = ["--encryption-key-env", "THE_KEY"] if key else []

@@ -40,6 +40,11 @@ def as_other(place: Path, run, monkeypatch, tmp_path_factory):
     warm = tmp_path_factory.mktemp("warm")
     shutil.copytree(place, warm, dirs_exist_ok=True)
 
+    def clean() -> None:
+        """Takes away what root's run has made."""
+        shutil.rmtree(warm)
+        shutil.copytree(place, warm)
+
     def invoke(*words: str, **variables: str):
         with monkeypatch.context() as elsewhere:
             elsewhere.chdir(warm)
@@ -51,7 +56,7 @@ def as_other(place: Path, run, monkeypatch, tmp_path_factory):
         finally:
             os.seteuid(0)
 
-    invoke.warm = warm  # type: ignore[attr-defined]
+    invoke.warm, invoke.clean = warm, clean  # type: ignore[attr-defined]
     return invoke
 
 
@@ -82,17 +87,18 @@ def entries(place: Path) -> set[str]:
     return {str(each.relative_to(place)) for each in place.rglob("*") if each.name != ".cache"}
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_no_verb_takes_it_for_damage(place: Path, as_other, words: tuple[str, ...]) -> None:
+def test_no_verb_takes_it_for_damage(place: Path, as_other) -> None:
     (place / "store" / "orders" / "msgs.1.dat").chmod(0o600)
     before = entries(place)
-    done = as_other(*words)
-    said = " ".join(done.err.split())
-    assert done.code == 3, (done.out, done.err)
-    assert "orders/msgs.1.dat" in said and "owner: root" in said and "may not read" in said
-    assert f"sudo -u root stantools {' '.join(words)}`" in said
-    assert "Traceback" not in said and "lost" not in done.out
-    assert entries(place) == before
+    for words in VERBS:
+        done = as_other(*words)
+        said = " ".join(done.err.split())
+        assert done.code == 3, (words, done.out, done.err)
+        assert "orders/msgs.1.dat" in said and "owner: root" in said and "may not read" in said, words
+        assert f"sudo -u root stantools {' '.join(words)}`" in said, words
+        assert "Traceback" not in said and "lost" not in done.out, words
+        assert entries(place) == before, words
+        as_other.clean()
 
 
 CLOSED = {
@@ -108,16 +114,19 @@ CLOSED = {
 CLOSED_TO_OTHERS = [("info", "the store"), ("info", "a channel"), ("salvage", "a channel"), ("salvage", "an index")]
 
 
-@pytest.mark.parametrize(("verb", "what"), [*(("doctor", each) for each in CLOSED), *CLOSED_TO_OTHERS])
-def test_whatever_is_closed(place: Path, as_other, what: str, verb: str) -> None:
-    name, mode = CLOSED[what]
-    closed = place / "store" / name
-    closed.chmod(mode)
-    before = entries(place)
-    done = as_other(verb, "store", *(("--out", "new") if verb == "salvage" else ()))
-    assert done.code == 3, (done.out, done.err)
-    assert "owner: root" in done.err and (name or "store") in done.err and "sudo -u root" in done.err
-    assert entries(place) == before
+def test_whatever_is_closed(place: Path, as_other) -> None:
+    for verb, what in (*(("doctor", each) for each in CLOSED), *CLOSED_TO_OTHERS):
+        name, mode = CLOSED[what]
+        closed = place / "store" / name
+        usual = closed.stat().st_mode
+        closed.chmod(mode)
+        before = entries(place)
+        done = as_other(verb, "store", *(("--out", "new") if verb == "salvage" else ()))
+        assert done.code == 3, (verb, what, done.out, done.err)
+        assert "owner: root" in done.err and (name or "store") in done.err and "sudo -u root" in done.err, (verb, what)
+        assert entries(place) == before, (verb, what)
+        closed.chmod(usual)
+        as_other.clean()
 
 
 @pytest.fixture
@@ -151,17 +160,18 @@ STREAM_VERBS = [
 ]
 
 
-@pytest.mark.parametrize("words", STREAM_VERBS, ids=" ".join)
-def test_no_verb_takes_a_closed_block_for_damage(streams: Path, as_other, words: tuple[str, ...]) -> None:
+def test_no_verb_takes_a_closed_block_for_damage(streams: Path, as_other) -> None:
     place = streams.parent.parent
     (streams / "ACME/streams/ORDERS/msgs/1.blk").chmod(0o600)
     before = entries(place)
-    done = as_other(*words)
-    said = " ".join(done.err.split())
-    assert done.code == 3, (done.out, done.err)
-    assert "ACME/streams/ORDERS/msgs/1.blk" in said and "owner: root" in said and "may not read" in said
-    assert f"sudo -u root stantools {' '.join(words)}`" in said
-    assert "lost" not in done.out and entries(place) == before
+    for words in STREAM_VERBS:
+        done = as_other(*words)
+        said = " ".join(done.err.split())
+        assert done.code == 3, (words, done.out, done.err)
+        assert "ACME/streams/ORDERS/msgs/1.blk" in said and "owner: root" in said and "may not read" in said, words
+        assert f"sudo -u root stantools {' '.join(words)}`" in said, words
+        assert "lost" not in done.out and entries(place) == before, words
+        as_other.clean()
 
 
 CLOSED_STREAMS = {
@@ -177,16 +187,18 @@ CLOSED_STREAMS = {
 }
 
 
-@pytest.mark.parametrize("what", CLOSED_STREAMS)
 @pytest.mark.parametrize("verb", ["doctor", "salvage"])
-def test_whatever_of_streams_is_closed(streams: Path, as_other, what: str, verb: str) -> None:
-    name, mode = CLOSED_STREAMS[what]
-    (streams / name).chmod(mode)
-    before = entries(streams.parent.parent)
-    done = as_other(verb, "nats", *(("--out", "new") if verb == "salvage" else ()))
-    assert done.code == 3, (done.out, done.err)
-    assert "owner: root" in done.err and (name or "jetstream") in done.err and "sudo -u root" in done.err
-    assert entries(streams.parent.parent) == before
+def test_whatever_of_streams_is_closed(streams: Path, as_other, verb: str) -> None:
+    for what, (name, mode) in CLOSED_STREAMS.items():
+        usual = (streams / name).stat().st_mode
+        (streams / name).chmod(mode)
+        before = entries(streams.parent.parent)
+        done = as_other(verb, "nats", *(("--out", "new") if verb == "salvage" else ()))
+        assert done.code == 3, (what, done.out, done.err)
+        assert "owner: root" in done.err and (name or "jetstream") in done.err and "sudo -u root" in done.err, what
+        assert entries(streams.parent.parent) == before, what
+        (streams / name).chmod(usual)
+        as_other.clean()
 
 
 def test_streams_can_be_left_out(streams: Path, as_other) -> None:

@@ -28,14 +28,14 @@ from stantools.store.locks import QUIET_SECONDS
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.streaming.client import Message, Start, SubscriptionOptions, connect
 from tests.brokers import Broker
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import golden_cases, load_expected, others_slow
 from tests.trees import tree
 
 Copy = Callable[[str], Path]
 SOME = [case for i, case in enumerate(golden_cases()) if i % 6 == 0 and "opened_as" not in load_expected(case)]
 
 
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", others_slow(SOME, SOME[::2]))
 def test_verify(run, golden_copy: Copy, case: str) -> None:
     store, expected = golden_copy(case), load_expected(case)
     before = tree(store)
@@ -71,7 +71,7 @@ def test_progress_for_programs(run, golden: Path) -> None:
     assert last["bytes"] > 1_000_000
 
 
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("case", others_slow(SOME, SOME[::2]))
 def test_forecast(run, golden_copy: Copy, case: str) -> None:
     store, expected = golden_copy(case), load_expected(case)
     before = tree(store)
@@ -341,7 +341,7 @@ def test_list_of_damages(run) -> None:
     assert {each["name"] for each in run("sample", "--list-damages", "-o", "json").json()["damages"]} == set(DAMAGES)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", others_slow(DAMAGES, list(DAMAGES)[::3]))
 def test_every_damage_is_found_and_can_be_salvaged(run, tmp_path: Path, damage: str) -> None:
     store, out = tmp_path / "store", tmp_path / "new"
     assert run("sample", store, "--damage", damage, "--messages", 40).code == 0

@@ -10,7 +10,7 @@ import pytest
 
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
-from tests.conftest import cases_by_kind, load_expected
+from tests.conftest import KINDS_OF_STORES, golden_cases, load_expected, others_slow
 from tests.htmlpages import Tags
 
 
@@ -18,7 +18,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("case", cases_by_kind())
+@pytest.mark.parametrize("case", others_slow(golden_cases(), sorted(KINDS_OF_STORES)[::2]))
 def test_golden_stores(run, golden: Path, golden_copy, tmp_path: Path, case: str) -> None:
     expected = load_expected(case)
     store = golden_copy(case) if expected["setup"] else golden / case / "datastore"

@@ -60,16 +60,21 @@ def store(run, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ("info", "store", "--progress", "none"),
         ("subs", "store"),
-        ("clients", "store"),
-        ("verify", "store", "--progress", "none"),
-        ("forecast", "store", "--progress", "none"),
         ("doctor", "store", "--progress", "none"),
-        ("explain",),
-        ("explain", "slice-bad-payload"),
         ("explain", "Error looking up message orders:25 (unexpected EOF)"),
-        ("truncate-bad-eof", "store", "--dry-run"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ("info", "store", "--progress", "none"),
+                ("clients", "store"),
+                ("verify", "store", "--progress", "none"),
+                ("forecast", "store", "--progress", "none"),
+                ("explain",),
+                ("explain", "slice-bad-payload"),
+                ("truncate-bad-eof", "store", "--dry-run"),
+            )
+        ),
     ],
     ids=lambda words: " ".join(words[:2]),
 )
@@ -107,45 +112,44 @@ def cells(lines: list[str]) -> Iterator[tuple[str, str]]:
             yield column[0].strip(), "".join(cell.strip() for cell in column[1:])
 
 
+#: Commands, and columns that their tables must have.
+TABLES: list[tuple[tuple[str, ...], set[str]]] = [
+    (("info", "store"), {"channel"}),
+    (("info", "store", "--channel", "telemetry.>"), {"channel", "status"}),
+    (("subs", "store"), {"channel", "status", "durable"}),
+    (("clients", "store"), {"client"}),
+    (("verify", "store"), {"channel"}),
+    (("forecast", "store"), {"channel"}),
+    (("doctor", "store"), {"channel"}),
+    (("stats", "store"), {"channel"}),
+    (("salvage", "store", "--out", "new", "--dry-run"), {"channel"}),
+    (("compact", "store", "--dry-run"), set()),
+    (("migrate", "store", "--out", "backup", "--dry-run"), {"stream", "from channel", "remarks"}),
+    (("verify", "store", "js"), {"store"}),
+    (("info", "store", "js"), {"store"}),
+    (("info", "js"), {"stream"}),
+    (("verify", "js"), {"stream"}),
+    (("subs", "js"), {"stream", "consumer"}),
+    (("forecast", "js"), {"stream"}),
+    (("salvage", "js", "--out", "new", "--dry-run"), {"stream"}),
+]
+
+
 @pytest.mark.parametrize("columns", [80, 60])
-@pytest.mark.parametrize(
-    ("words", "keys"),
-    [
-        (("info", "store"), {"channel"}),
-        (("info", "store", "--channel", "telemetry.>"), {"channel", "status"}),
-        (("subs", "store"), {"channel", "status", "durable"}),
-        (("clients", "store"), {"client"}),
-        (("verify", "store"), {"channel"}),
-        (("forecast", "store"), {"channel"}),
-        (("doctor", "store"), {"channel"}),
-        (("stats", "store"), {"channel"}),
-        (("salvage", "store", "--out", "new", "--dry-run"), {"channel"}),
-        (("compact", "store", "--dry-run"), set()),
-        (("migrate", "store", "--out", "backup", "--dry-run"), {"stream", "from channel", "remarks"}),
-        (("verify", "store", "js"), {"store"}),
-        (("info", "store", "js"), {"store"}),
-        (("info", "js"), {"stream"}),
-        (("verify", "js"), {"stream"}),
-        (("subs", "js"), {"stream", "consumer"}),
-        (("forecast", "js"), {"stream"}),
-        (("salvage", "js", "--out", "new", "--dry-run"), {"stream"}),
-    ],
-    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
-)
 def test_what_identifies_a_row_and_its_state_are_never_cut(
-    words: tuple[str, ...], keys: set[str], columns: int, run, store: Path, monkeypatch: pytest.MonkeyPatch
+    columns: int, run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(store)
-    if "js" in words:
-        run("migrate", "store", "--jetstream-store", "js", "--yes", "--accept-loss")
+    run("migrate", "store", "--jetstream-store", "js", "--yes", "--accept-loss")
     monkeypatch.setattr(console, "width", lambda **_: columns)
-    out = run(*words, "--progress", "none").out if words[0] not in ("subs", "clients") else run(*words).out
-    found = list(cells(out.split("\n")))
-    assert keys <= {title for title, _ in found}, out
-    assert [(title, text) for title, text in found if title in KEYS and "…" in text] == []
-    assert [line for line in out.split("\n") if len(line) > columns and "  " in line.strip()] == []
-    if columns == 80 and words[:2] == ("subs", "store"):
-        assert "telemetry.europe.device-000001.temperature" in dict(found)["channel"]
+    for words, keys in TABLES:
+        out = run(*words, "--progress", "none").out if words[0] not in ("subs", "clients") else run(*words).out
+        found = list(cells(out.split("\n")))
+        assert keys <= {title for title, _ in found}, (words, out)
+        assert [(title, text) for title, text in found if title in KEYS and "…" in text] == [], words
+        assert [line for line in out.split("\n") if len(line) > columns and "  " in line.strip()] == [], words
+        if columns == 80 and words[:2] == ("subs", "store"):
+            assert "telemetry.europe.device-000001.temperature" in dict(found)["channel"]
 
 
 def test_columns_that_are_left_out_make_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

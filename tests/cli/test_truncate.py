@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected
 from tests.trees import tree
 
 Copy = Callable[[str], Path]
@@ -19,7 +19,7 @@ def sizes(store: Path) -> dict[str, int]:
     return {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases_by_kind(CASES))
 def test_changes_what_the_server_changes(run, golden_copy: Copy, tmp_path: Path, case: str) -> None:
     store, theirs = golden_copy(case), load_expected(case)["server_open_truncate"]
     before = sizes(store)

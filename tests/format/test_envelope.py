@@ -19,9 +19,8 @@ def scan(data: bytes, *, typed: bool = False, check_crc: bool = True) -> tuple[l
     return [bytes(record.payload) for record in reader], reader
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
+def test_file_versions() -> None:
+    rows: list[tuple[bytes, str | None]] = [
         (b"", "unable to verify file version: EOF"),
         (b"\x01\0\0", "unable to verify file version: unexpected EOF"),
         (b"\0\0\0\0", "unsupported file version: 0 (supports [1..1])"),
@@ -29,10 +28,9 @@ def scan(data: bytes, *, typed: bool = False, check_crc: bool = True) -> tuple[l
         (b"\0\0\0\x01rest", "unsupported file version: 16777216 (supports [1..1])"),
         (b"\x01\0\0\0", None),
         (b"\x01\0\0\0rest", None),
-    ],
-)
-def test_file_versions(data: bytes, text: str | None) -> None:
-    assert check_file_version(data) == text
+    ]
+    for data, text in rows:
+        assert check_file_version(data) == text, (data, text)
 
 
 def test_records_of_the_specification() -> None:
@@ -42,9 +40,8 @@ def test_records_of_the_specification() -> None:
     assert encode(b"\x08\x01\x10\x02", zlib.crc32, 5) == bytes.fromhex("04000005b9eefe4108011002")
 
 
-@pytest.mark.parametrize(
-    ("tail", "stop", "error"),
-    [
+def test_the_end_of_a_file() -> None:
+    rows: list[tuple[bytes, ScanStop, str]] = [
         (b"", ScanStop.END, ""),
         (b"\0", ScanStop.SHORT_HEADER, "unexpected EOF"),
         (HELLO[:7], ScanStop.SHORT_HEADER, "unexpected EOF"),
@@ -58,14 +55,13 @@ def test_records_of_the_specification() -> None:
             "corrupted data, expected crc to be 0x3610a686, got 0xa774ca11",
         ),
         (b"\0\0\0\0\x01\0\0\0", ScanStop.BAD_CRC, "corrupted data, expected crc to be 0x00000001, got 0x00000000"),
-    ],
-)
-def test_the_end_of_a_file(tail: bytes, stop: ScanStop, error: str) -> None:
-    data = b"\x01\0\0\0" + HELLO + tail
-    payloads, reader = scan(data)
-    assert payloads == [b"hello"]
-    assert (reader.stop, reader.offset, reader.error) == (stop, 17, error)
-    assert next(reader, None) is None
+    ]
+    for tail, stop, error in rows:
+        data = b"\x01\0\0\0" + HELLO + tail
+        payloads, reader = scan(data)
+        assert payloads == [b"hello"], (tail, stop, error)
+        assert (reader.stop, reader.offset, reader.error) == (stop, 17, error), (tail, stop, error)
+        assert next(reader, None) is None, (tail, stop, error)
 
 
 def test_types_and_sizes_share_four_bytes() -> None:

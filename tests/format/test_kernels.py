@@ -16,7 +16,7 @@ from stantools.format.columns import FewMessages, LogColumns, MessageColumns, Me
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import MAX_FIELDS
 from stantools.format.layout import Flag, ScanStop
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected
 from tests.fences import fenced
 
 IEEE = Crc()
@@ -100,28 +100,26 @@ class TestScanMessages:
 
     GOOD = record(b"\x08\x01\x12\x03foo")
 
-    @pytest.mark.parametrize(
-        ("tail", "stop"),
-        [
+    def test_stops(self, kernel: ModuleType) -> None:
+        all_rows: list[tuple[bytes, ScanStop]] = [
             (b"", ScanStop.END),
             (b"\x01", ScanStop.SHORT_HEADER),
             (bytes(7), ScanStop.SHORT_HEADER),
             (bytes(8), ScanStop.ZEROS),
             (bytes(4096), ScanStop.ZEROS),
-            (GOOD[:7], ScanStop.SHORT_HEADER),
-            (GOOD[:8], ScanStop.DANGLING),
-            (GOOD[:9], ScanStop.SHORT_PAYLOAD),
-            (GOOD[:-1], ScanStop.SHORT_PAYLOAD),
+            (self.GOOD[:7], ScanStop.SHORT_HEADER),
+            (self.GOOD[:8], ScanStop.DANGLING),
+            (self.GOOD[:9], ScanStop.SHORT_PAYLOAD),
+            (self.GOOD[:-1], ScanStop.SHORT_PAYLOAD),
             (b"\xff" * 8, ScanStop.DANGLING),
             (b"\xff" * 100, ScanStop.SHORT_PAYLOAD),
-            (GOOD[:-1] + b"x", ScanStop.BAD_CRC),
+            (self.GOOD[:-1] + b"x", ScanStop.BAD_CRC),
             (b"\0\0\0\0\1\0\0\0", ScanStop.BAD_CRC),
             (record(b"\x08"), ScanStop.BAD_DECODE),
-        ],
-    )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
-        rows, offset, found, _ = scan(kernel, self.GOOD * 2 + tail)
-        assert (rows, offset, found) == (2, 2 * len(self.GOOD), stop)
+        ]
+        for tail, stop in all_rows:
+            rows, offset, found, _ = scan(kernel, self.GOOD * 2 + tail)
+            assert (rows, offset, found) == (2, 2 * len(self.GOOD), stop), (tail, stop)
 
     def test_limit(self, kernel: ModuleType) -> None:
         data = self.GOOD * 3
@@ -157,9 +155,8 @@ class TestScanMessages:
         assert (rows, stop) == (1, ScanStop.END)
         assert columns.flags.tolist() == [Flag.FOREIGN_SUBJECT]
 
-    @pytest.mark.parametrize(
-        ("payload", "flags"),
-        [
+    def test_flags(self, kernel: ModuleType) -> None:
+        all_rows: list[tuple[str, int]] = [
             ("0801 1203666f6f 2801", 0),
             ("0801 1203666f6f", 0),
             ("0801 1203666f78 2801", Flag.FOREIGN_SUBJECT),
@@ -186,16 +183,14 @@ class TestScanMessages:
             ("0801 1203666f6f 28ffffffffffffffffff01", 0),
             ("0801 1203666f6f 28ffffffffffffffffff7f", Flag.UNUSUAL),
             ("888080808001 01", Flag.UNUSUAL | Flag.FOREIGN_SUBJECT),
-        ],
-    )
-    def test_flags(self, kernel: ModuleType, payload: str, flags: int) -> None:
-        rows, _, stop, columns = scan(kernel, record(bytes.fromhex(payload)))
-        assert (rows, stop) == (1, ScanStop.END)
-        assert columns.flags.tolist() == [flags]
+        ]
+        for payload, flags in all_rows:
+            rows, _, stop, columns = scan(kernel, record(bytes.fromhex(payload)))
+            assert (rows, stop) == (1, ScanStop.END), (payload, flags)
+            assert columns.flags.tolist() == [flags], (payload, flags)
 
-    @pytest.mark.parametrize(
-        "payload",
-        [
+    def test_unknown_fields_are_skipped(self, kernel: ModuleType) -> None:
+        all_rows: list[str] = [
             "5b 5c",
             "5b 0801 110102030405060708 1203666f6f 1501020304 1b1c 5c",
             "5b 63 64 5c",
@@ -204,18 +199,16 @@ class TestScanMessages:
             "5a 00",
             "58 ffffffffffffffffff7f",
             "fa ff ff ff 07 00",
-        ],
-    )
-    def test_unknown_fields_are_skipped(self, kernel: ModuleType, payload: str) -> None:
-        data = record(bytes.fromhex("1203666f6f" + payload + "0802"))
-        rows, _, stop, columns = scan(kernel, data)
-        assert (rows, stop) == (1, ScanStop.END)
-        assert columns.sequence.tolist() == [2]
-        assert columns.flags.tolist() == [Flag.UNUSUAL]
+        ]
+        for payload in all_rows:
+            data = record(bytes.fromhex("1203666f6f" + payload + "0802"))
+            rows, _, stop, columns = scan(kernel, data)
+            assert (rows, stop) == (1, ScanStop.END), payload
+            assert columns.sequence.tolist() == [2], payload
+            assert columns.flags.tolist() == [Flag.UNUSUAL], payload
 
-    @pytest.mark.parametrize(
-        "payload",
-        [
+    def test_what_the_server_cannot_decode(self, kernel: ModuleType) -> None:
+        rows: list[str] = [
             "08",
             "0880",
             "08ffffffffffffffffffff01",
@@ -242,11 +235,10 @@ class TestScanMessages:
             "5d 010203",
             "5a 05 01020304",
             "80808080808080808080 01",
-        ],
-    )
-    def test_what_the_server_cannot_decode(self, kernel: ModuleType, payload: str) -> None:
-        data = record(b"\x08\x01\x12\x03foo" + bytes.fromhex(payload))
-        assert scan(kernel, data)[:3] == (0, 0, ScanStop.BAD_DECODE)
+        ]
+        for payload in rows:
+            data = record(b"\x08\x01\x12\x03foo" + bytes.fromhex(payload))
+            assert scan(kernel, data)[:3] == (0, 0, ScanStop.BAD_DECODE), payload
 
     def test_the_last_of_a_repeated_field_counts(self, kernel: ModuleType) -> None:
         payload = bytes.fromhex("0801 0805 12016f 1203666f6f 2801 28feffffffffffffffff01 220161 22026262 220163")
@@ -257,36 +249,43 @@ class TestScanMessages:
         assert columns.data_start.tolist() == [8 + len(payload) - 1]
         assert columns.flags.tolist() == [Flag.UNUSUAL]
 
-    @pytest.mark.parametrize(
-        "size", [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 100, 127, 128, 129, 200, 300, 16383, 70000]
-    )
-    @pytest.mark.parametrize("polynomial", [crc.IEEE, crc.CASTAGNOLI, crc.KOOPMAN, 0x12345678, 1, 0xFFFFFFFF], ids=hex)
-    def test_every_size_and_polynomial(self, kernel: ModuleType, size: int, polynomial: int) -> None:
-        function = Crc(polynomial)
-        payloads = [bytes(i % 251 for i in range(n)) for n in range(size, size + 17)]
-        numbers = np.arange(1, 18, dtype=np.uint64) << np.uint64(3)
-        data, sizes = kernel.encode_messages(b"a.b", numbers, numbers.astype(np.int64) + TIME, None, payloads, function)
-        columns = MessageColumns(17)
-        assert kernel.scan_messages(data, 0, len(data), function, b"a.b", columns) == (17, len(data), ScanStop.END)
-        assert columns.size.tolist() == sizes.tolist()
-        assert columns.sequence.tolist() == numbers.tolist()
-        for i, payload in enumerate(payloads):
-            start = int(columns.offset[i])
-            assert int.from_bytes(data[start + 4 : start + 8], "little") == function(data[start + 8 :][: sizes[i]])
-            assert data[columns.data_start[i] :][: columns.data_size[i]] == payload
-        assert not columns.flags.any()
+    def test_every_size_and_polynomial(self, kernel: ModuleType) -> None:
+        all_sizes: list[int] = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 100, 127, 128, 129, 200, 300, 16383, 70000]
+        polynomials: list[int] = [crc.IEEE, crc.CASTAGNOLI, crc.KOOPMAN, 0x12345678, 1, 0xFFFFFFFF]
+        for size in all_sizes:
+            for polynomial in polynomials:
+                function = Crc(polynomial)
+                payloads = [bytes(i % 251 for i in range(n)) for n in range(size, size + 17)]
+                numbers = np.arange(1, 18, dtype=np.uint64) << np.uint64(3)
+                data, sizes = kernel.encode_messages(
+                    b"a.b", numbers, numbers.astype(np.int64) + TIME, None, payloads, function
+                )
+                columns = MessageColumns(17)
+                assert kernel.scan_messages(data, 0, len(data), function, b"a.b", columns) == (
+                    17,
+                    len(data),
+                    ScanStop.END,
+                ), (size, polynomial)
+                assert columns.size.tolist() == sizes.tolist(), (size, polynomial)
+                assert columns.sequence.tolist() == numbers.tolist(), (size, polynomial)
+                for i, payload in enumerate(payloads):
+                    start = int(columns.offset[i])
+                    assert int.from_bytes(data[start + 4 : start + 8], "little") == function(
+                        data[start + 8 :][: sizes[i]]
+                    ), (size, polynomial)
+                    assert data[columns.data_start[i] :][: columns.data_size[i]] == payload, (size, polynomial)
+                assert not columns.flags.any(), (size, polynomial)
 
-    @pytest.mark.parametrize(
-        "number", [1, 127, 128, 2**14 - 1, 2**14, 2**21, 2**28, 2**35, 2**49, 2**56, 2**63, 2**64 - 1]
-    )
-    def test_every_size_of_number(self, kernel: ModuleType, number: int) -> None:
-        time = number - (1 << 64) if number >> 63 else number
-        data, _ = kernel.encode_messages(b"x", [number] * 2, [time] * 2, None, [b"", b"y" * 40], IEEE)
-        _, _, stop, columns = scan(kernel, data, channel=b"x")
-        assert stop == ScanStop.END
-        assert columns.sequence.tolist() == [number] * 2
-        assert columns.timestamp.tolist() == [time] * 2
-        assert not columns.flags.any()
+    def test_every_size_of_number(self, kernel: ModuleType) -> None:
+        rows: list[int] = [1, 127, 128, 2**14 - 1, 2**14, 2**21, 2**28, 2**35, 2**49, 2**56, 2**63, 2**64 - 1]
+        for number in rows:
+            time = number - (1 << 64) if number >> 63 else number
+            data, _ = kernel.encode_messages(b"x", [number] * 2, [time] * 2, None, [b"", b"y" * 40], IEEE)
+            _, _, stop, columns = scan(kernel, data, channel=b"x")
+            assert stop == ScanStop.END, number
+            assert columns.sequence.tolist() == [number] * 2, number
+            assert columns.timestamp.tolist() == [time] * 2, number
+            assert not columns.flags.any(), number
 
 
 class TestReadMessagesAt:
@@ -339,23 +338,21 @@ class TestReadMessagesAt:
 class TestFind:
     """Resynchronising after damage."""
 
-    @pytest.mark.parametrize(
-        "gap", [b"", b"x", bytes(3), bytes(4096), b"\xff" * 77, MESSAGES[4:30], b"\x01" + bytes(9)]
-    )
-    def test_finds_the_next_message(self, kernel: ModuleType, gap: bytes) -> None:
-        data = gap + MESSAGES[39:] + b"tail"
-        assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == len(gap)
-        assert kernel.find_record(data, len(gap), len(data), IEEE, b"foo") == len(gap)
-        assert kernel.find_record(data, len(gap) + 1, len(data), IEEE, b"foo") == -1
-        assert kernel.find_record(data, 0, len(data) - 5, IEEE, b"foo") == -1
-        assert kernel.find_record(data, 0, len(data), Crc(crc.KOOPMAN), b"foo") == -1
+    def test_finds_the_next_message(self, kernel: ModuleType) -> None:
+        rows: list[bytes] = [b"", b"x", bytes(3), bytes(4096), b"\xff" * 77, MESSAGES[4:30], b"\x01" + bytes(9)]
+        for gap in rows:
+            data = gap + MESSAGES[39:] + b"tail"
+            assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == len(gap), gap
+            assert kernel.find_record(data, len(gap), len(data), IEEE, b"foo") == len(gap), gap
+            assert kernel.find_record(data, len(gap) + 1, len(data), IEEE, b"foo") == -1, gap
+            assert kernel.find_record(data, 0, len(data) - 5, IEEE, b"foo") == -1, gap
+            assert kernel.find_record(data, 0, len(data), Crc(crc.KOOPMAN), b"foo") == -1, gap
 
-    @pytest.mark.parametrize(
-        "payload", ["", "0801", "1203666f6f", "0800 1203666f6f", "0801 1200", "0801 1203666f6f 5c"]
-    )
-    def test_does_not_believe_in_less_than_a_message(self, kernel: ModuleType, payload: str) -> None:
-        data = record(bytes.fromhex(payload))
-        assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == -1
+    def test_does_not_believe_in_less_than_a_message(self, kernel: ModuleType) -> None:
+        rows: list[str] = ["", "0801", "1203666f6f", "0800 1203666f6f", "0801 1200", "0801 1203666f6f 5c"]
+        for payload in rows:
+            data = record(bytes.fromhex(payload))
+            assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == -1, payload
 
     def test_does_not_believe_in_many_fields(self, kernel: ModuleType) -> None:
         for count, found in ((MAX_FIELDS, 0), (MAX_FIELDS + 1, -1)):
@@ -393,9 +390,8 @@ class TestScanLog:
         assert columns.id.tolist() == [0, 0, 0, 0, 0, 7, 128, 0]
         assert columns.seq.tolist() == [0, 0, 0, 0, 0, 0, 9, 0]
 
-    @pytest.mark.parametrize(
-        ("tail", "stop"),
-        [
+    def test_stops(self, kernel: ModuleType) -> None:
+        rows: list[tuple[bytes, ScanStop]] = [
             (bytes(8), ScanStop.ZEROS),
             (bytes(5), ScanStop.SHORT_HEADER),
             (b"\x04\0\0\x05\0\0\0\0", ScanStop.DANGLING),
@@ -404,36 +400,33 @@ class TestScanLog:
             (typed(4, b"\x08"), ScanStop.BAD_DECODE),
             (typed(5, b"\x12\0"), ScanStop.BAD_DECODE),
             (typed(3, b"\x0a\0"), ScanStop.BAD_DECODE),
-        ],
-    )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
-        columns = LogColumns(3)
-        data = typed(5, b"\x08\x01\x10\x01") + tail
-        assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (1, 12, stop)
-        assert kernel.scan_log(data * 3, 0, 12, IEEE, columns, 2) == (3, 12, ScanStop.END)
-        assert kernel.scan_log(data, 0, len(data), IEEE, columns, 3) == (3, 0, ScanStop.FULL)
+        ]
+        for tail, stop in rows:
+            columns = LogColumns(3)
+            data = typed(5, b"\x08\x01\x10\x01") + tail
+            assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (1, 12, stop), (tail, stop)
+            assert kernel.scan_log(data * 3, 0, 12, IEEE, columns, 2) == (3, 12, ScanStop.END), (tail, stop)
+            assert kernel.scan_log(data, 0, len(data), IEEE, columns, 3) == (3, 0, ScanStop.FULL), (tail, stop)
 
 
 class TestScanIndex:
     """Index files."""
 
-    @pytest.mark.parametrize(
-        ("tail", "stop"),
-        [
+    def test_stops(self, kernel: ModuleType) -> None:
+        rows: list[tuple[bytes, ScanStop]] = [
             (b"", ScanStop.END),
             (b"\0", ScanStop.SHORT_HEADER),
             (bytes(31), ScanStop.SHORT_HEADER),
             (bytes(32), ScanStop.ZEROS),
             (bytes(33), ScanStop.ZEROS),
             (INDEX[4:35] + b"x", ScanStop.BAD_CRC),
-        ],
-    )
-    def test_stops(self, kernel: ModuleType, tail: bytes, stop: ScanStop) -> None:
-        data = INDEX + tail
-        assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (2, stop)
-        unchecked = (3, ScanStop.END) if stop == ScanStop.BAD_CRC else (2, stop)
-        assert kernel.scan_index(data, 4, len(data), IEEE.unchecked)[:2] == unchecked
-        assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, ScanStop.END)
+        ]
+        for tail, stop in rows:
+            data = INDEX + tail
+            assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (2, stop), (tail, stop)
+            unchecked = (3, ScanStop.END) if stop == ScanStop.BAD_CRC else (2, stop)
+            assert kernel.scan_index(data, 4, len(data), IEEE.unchecked)[:2] == unchecked, (tail, stop)
+            assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, ScanStop.END), (tail, stop)
 
     @pytest.mark.parametrize("function", [IEEE, Crc(crc.CASTAGNOLI), Crc(0x80000001)], ids=repr)
     def test_the_first_wrong_record_ends_it(self, kernel: ModuleType, function: Crc) -> None:
@@ -585,7 +578,7 @@ def golden_crc(case: str) -> Crc:
 class TestGolden:
     """Stores of the real server."""
 
-    @pytest.mark.parametrize("case", HEALTHY)
+    @pytest.mark.parametrize("case", cases_by_kind(HEALTHY))
     def test_healthy_stores(self, kernel: ModuleType, golden: Path, case: str) -> None:
         expected = load_expected(case)
         function = golden_crc(case)
@@ -621,7 +614,7 @@ class TestGolden:
             for message in channel["messages"]:
                 assert found[message["seq"]] == (message["ts"], message["len"])
 
-    @pytest.mark.parametrize("case", HEALTHY)
+    @pytest.mark.parametrize("case", cases_by_kind(HEALTHY))
     def test_logs_scan(self, kernel: ModuleType, golden: Path, case: str) -> None:
         function = golden_crc(case)
         for path in (golden / case / "datastore").rglob("*.dat"):

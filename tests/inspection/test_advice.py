@@ -17,7 +17,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.locks import StoreUse
 from stantools.store.read_options import open_store
 from stantools.store.sublog import SubStatus
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.inspection import forecast_golden as g
 
 
@@ -33,7 +33,7 @@ def _forecast(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> tu
     return path, forecast_both(open_datastore(path), g.options_of(expected["open_args"], **access))[0]
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_the_sentence_says_what_the_server_did(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     theirs = load_expected(case)["server_open"]
     path, ours = _forecast(case, golden, golden_copy)
@@ -90,7 +90,7 @@ def _check_advice(path: Path, found: Verdict, start: StartVerdict) -> None:
     assert "stop the server" in used.text
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_the_outlook_of_each_subscription(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     expected = load_expected(case)
     theirs = expected["server_open"]

@@ -14,6 +14,7 @@ from stantools.cli.main import cli
 from stantools.inspection.start_check import StartCheck, StreamsStartCheck
 from stantools.inspection.stream_forecast.versions import SERVER_RULES
 from stantools.sources.door import open_source
+from tests.conftest import others_slow
 from tests.inspection import stream_start_cases as cases
 
 pytestmark = pytest.mark.golden
@@ -62,7 +63,15 @@ def check(case: str, version: str, place: Path) -> None:
     assert found["destroyed"] == {name: each for name, each in destroyed.items() if each}
 
 
-@pytest.mark.parametrize(("case", "version"), outcomes())
+#: Of each kind one.
+FEW = {
+    "cl_after_orphans_15", "cl_flip_one_node", "cl_from_standalone", "cl_group_lost_one", "cl_last_block_missing_one",
+    "cl_meta_lost_one", "cl_meta_old", "cl_meta_snapshot_cut", "cl_minority_10", "cl_ok_12_killed", "cl_one_node_left",
+    "cl_r1_meta_sum", "cl_stream_lost_one",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "version"), others_slow(outcomes(), FEW))
 def test_orphans_of_a_real_cluster(case: str, version: str, tmp_path: Path) -> None:
     check(case, version, tmp_path)
 

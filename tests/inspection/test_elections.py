@@ -13,6 +13,7 @@ from stantools.inspection.node import node_overview
 from stantools.sources.nodes import find_node
 from stantools.store.read_options import ReadOptions
 from tests import goldenstores
+from tests.conftest import KINDS_OF_CLUSTERS, others_slow
 
 CLUSTERS = goldenstores.unpacked() / "clusters"
 CASES = sorted(path.name for path in CLUSTERS.iterdir())
@@ -25,7 +26,7 @@ def forecast(case: Path) -> ClusterForecast:
     return forecast_cluster([node_overview(node, ReadOptions()) for node in found if node])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_the_real_leader_is_among_those_that_can_lead(case: str) -> None:
     restart: dict[str, Any] = json.loads((CLUSTERS / case / "expected.json").read_text())["restart"]
     said = forecast(CLUSTERS / case)

@@ -10,7 +10,7 @@ import pytest
 
 from stantools.inspection.forecast import Forecast, forecast, forecast_both
 from stantools.store.directory import open_datastore
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.inspection import forecast_golden as g
 
 
@@ -62,7 +62,7 @@ def _check(ours: Forecast, theirs: dict[str, Any], healthy: dict[str, Any]) -> N
     assert stalls == theirs.get("replay_log", [])
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_case(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     expected = load_expected(case)
     path, more = _open(case, golden, golden_copy)

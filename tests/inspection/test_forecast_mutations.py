@@ -10,7 +10,7 @@ import pytest
 
 from stantools.inspection.forecast import Forecast, forecast_both
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, open_datastore
-from tests.conftest import MUTATION_SETS, load_expected
+from tests.conftest import MUTATION_SETS, load_expected, others_slow
 from tests.inspection import forecast_golden as g
 from tests.mutations import apply_mutation
 
@@ -66,7 +66,7 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", others_slow(range(4), {0}))
 @pytest.mark.parametrize("collection", MUTATION_SETS)
 def test_mutations(collection: str, part: int, golden: Path, tmp_path: Path) -> None:
     expected = load_expected(collection)

@@ -26,7 +26,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected, others_slow
 from tests.inspection import forecast_golden as g
 from tests.inspection import forecast_stores as s
 from tests.trees import dated
@@ -464,7 +464,7 @@ class TestWhole:
         forecast(open_datastore(store), progress=told.append)
         assert sum(told) == sum(path.stat().st_size - 4 for path in store.rglob("*.dat") if "msgs" in path.name)
 
-    @pytest.mark.parametrize("case", golden_cases()[::7])
+    @pytest.mark.parametrize("case", others_slow(golden_cases()[::7], golden_cases()[::21]))
     def test_both_is_two_forecasts(self, case: str, golden: Path) -> None:
         store = open_datastore(golden / case / "datastore")
         options = g.options_of(load_expected(case)["open_args"])
@@ -476,7 +476,7 @@ class TestWhole:
 class TestDestroys:
     """What is intact and goes; against the golden stores, and what none of them shows."""
 
-    @pytest.mark.parametrize("case", [c for c in golden_cases() if "salvage" in load_expected(c)])
+    @pytest.mark.parametrize("case", cases_by_kind(c for c in golden_cases() if "salvage" in load_expected(c)))
     def test_golden(self, case: str, golden: Path) -> None:
         expected = load_expected(case)
         if expected["setup"]:

@@ -58,9 +58,8 @@ def test_every_line_of_real_servers_is_explained(golden_jetstream: Path) -> None
         assert all(any(each.meaning.startswith(part) for part in meanings) for each in found), (line, found)
 
 
-@pytest.mark.parametrize(
-    ("line", "codes", "words"),
-    [
+def test_meaning_and_codes() -> None:
+    rows: list[tuple[str, set[str], str]] = [
         (
             'Error recreating stream "ORDERS": error reading compression reader: s2: corrupt input (10077)',
             {"js-block-compressed", "js-block-erase-bug"},
@@ -79,12 +78,11 @@ def test_every_line_of_real_servers_is_explained(golden_jetstream: Path) -> None
         ("Detected orphaned stream '$G > A', will cleanup", set(), "$G > A is being deleted"),
         ("JetStream consumer '$G > A > c' delivered sequence 9 past last stream sequence of 4", {"js-cons-ahead"}, "9"),
         ("panic: runtime error: slice bounds out of range [4:0]", {"js-block-length"}, "flipped"),
-    ],
-)
-def test_meaning_and_codes(line: str, codes: set[str], words: str) -> None:
-    found = explain(f"[WRN] {line}")
-    assert words in " ".join(f"{each.meaning} {each.cause}" for each in found)
-    assert codes <= {code for each in found for code in each.codes}
+    ]
+    for line, codes, words in rows:
+        found = explain(f"[WRN] {line}")
+        assert words in " ".join(f"{each.meaning} {each.cause}" for each in found), (line, codes, words)
+        assert codes <= {code for each in found for code in each.codes}, (line, codes, words)
 
 
 def test_format_strings_of_the_reference_are_explained() -> None:

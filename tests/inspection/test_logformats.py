@@ -50,12 +50,11 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("line", LINES)
-def test_forms_of_logs(form: str, line: str) -> None:
-    plain = explain(line)
-    assert plain
-    assert explain(FORMS[form](line)) == plain
+def test_forms_of_logs() -> None:
+    for line in LINES:
+        plain = explain(line)
+        assert plain
+        assert not [form for form, written in FORMS.items() if explain(written(line)) != plain], line
 
 
 @pytest.mark.parametrize("form", ["Docker", "journald", "syslog"])
@@ -67,6 +66,6 @@ def test_a_whole_log(form: str) -> None:
 ODD = ["{", '{"log":', '{"log": 1}', '{"MESSAGE": [300, -1]}', "[" * 5000, '{"a":' * 5000, '"log":"' + "\\" * 999, ""]
 
 
-@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-def test_what_is_no_log(text: str) -> None:
-    assert explain(text) == [] and list(server_lines(text))
+def test_what_is_no_log() -> None:
+    for text in ODD:
+        assert explain(text) == [] and list(server_lines(text)), text[:40]

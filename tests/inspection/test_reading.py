@@ -52,7 +52,7 @@ def check_reading(root: Path) -> None:
                 assert at == len(buffer), path
 
 
-@pytest.mark.parametrize(("case", "every"), shares(3))
+@pytest.mark.parametrize(("case", "every"), shares(7))
 def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
     for mutation, root in mutated_stores(case, tmp_path, every):
         try:

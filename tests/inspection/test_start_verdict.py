@@ -21,12 +21,12 @@ from stantools.recovery.salvage import plan_salvage
 from stantools.store.read_options import open_store
 from stantools.store.sublog import SubStatus
 from tests import goldenstores
-from tests.conftest import MUTATION_SETS, golden_cases, load_expected
+from tests.conftest import MUTATION_SETS, cases_by_kind, load_expected
 from tests.inspection import forecast_stores as s
 from tests.mutations import apply_mutation
 
 #: Of so many mutations one is tried in a normal run.
-SHARE = 9
+SHARE = 19
 
 
 def diagnosed(path: Path) -> Diagnosis:
@@ -67,7 +67,7 @@ def check(path: Path) -> Diagnosis:
     return diagnosis
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden_stores(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     path = golden_copy(case) if load_expected(case)["setup"] else golden / case / "datastore"
     check(path)

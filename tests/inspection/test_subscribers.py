@@ -14,7 +14,7 @@ from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import as_ranges, first_ranges, queue_groups
 from stantools.store.read_options import open_store
 from tests.cli.expected import healthy_cases, renamed
-from tests.conftest import load_expected
+from tests.conftest import cases_by_kind, load_expected
 
 
 @given(st.sets(st.integers(1, 120)), st.integers(0, 40))
@@ -23,7 +23,7 @@ def test_the_first_ranges_are_the_first_of_all_ranges(found: set[int], most: int
     assert first_ranges(sequences, most) == as_ranges(sequences)[:most]
 
 
-@pytest.mark.parametrize("case", healthy_cases())
+@pytest.mark.parametrize("case", cases_by_kind(healthy_cases()))
 def test_groups_and_clients_of_golden_stores(case: str, golden: Path) -> None:
     expected = load_expected(case)
     store = open_store(golden / case / "datastore")

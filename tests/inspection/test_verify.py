@@ -20,7 +20,7 @@ from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from stantools.store.sample import SampleOptions, write_sample
-from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
+from tests.conftest import GOLDEN, MUTATION_SETS, cases_by_kind, golden_cases, load_expected
 from tests.inspection import forecast_stores
 from tests.mutations import fresh_copy, mutated_stores, shares
 from tests.trees import dated
@@ -43,7 +43,7 @@ def test_the_table_counts_the_messages_that_it_lists(tmp_path: Path) -> None:
     assert verdict.messages_sentence().startswith("100 messages intact")
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_intact_messages_are_what_golden_says(case: str, golden_copy: Callable[[str], Path]) -> None:
     root, expected = golden_copy(case), load_expected(case)
     before = dated(root)
@@ -90,14 +90,14 @@ def surveys(root: Path) -> list[SliceSurvey]:
 @pytest.mark.parametrize("case", MUTATION_SETS)
 def test_a_sound_beginning_changes_no_survey(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "BATCH_ROWS", 5)
-    for mutation, root in mutated_stores(case, tmp_path, 6):
+    for mutation, root in mutated_stores(case, tmp_path, 13):
         found = surveys(root)
         with monkeypatch.context() as patch:
             patch.setattr(survey, "_scan_sound", lambda *_: (FILE_HEADER_SIZE, 0))
             assert surveys(root) == found, mutation
 
 
-@pytest.mark.parametrize(("case", "every"), shares(3))
+@pytest.mark.parametrize(("case", "every"), shares(7))
 def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
     base = {n: Ranges.of(c["readable"]) for n, c in load_expected(case)["base"]["channels"].items()}
     wrong = []
@@ -151,7 +151,7 @@ def test_a_damaged_message_is_one_finding(case: str, expected: list[str], golden
         assert f"sequence {found.seq}" in found.detail or f"sequences {found.seq}-" in found.detail
 
 
-@pytest.mark.parametrize("case", [name for name in golden_cases() if name.startswith("dmg_")])
+@pytest.mark.parametrize("case", cases_by_kind(name for name in golden_cases() if name.startswith("dmg_")))
 def test_every_damaged_message_is_named(case: str, golden_copy: Callable[[str], Path]) -> None:
     verdict = run(golden_copy(case))
     for channel in verdict.channels:

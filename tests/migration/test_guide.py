@@ -53,6 +53,7 @@ def test_the_overrides_are_understood(place: Path) -> None:
     assert overrides[">"].settings == {"max_age": 8760 * 3600 * 10**9, "num_replicas": 3}
 
 
+@pytest.mark.slow
 def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callable[..., Any]) -> None:
     pulling, pushing = start_server(), start_server()
     migrate(place, "store", "--server", pulling.url, "--yes")

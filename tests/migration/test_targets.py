@@ -23,6 +23,7 @@ from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
 from tests import natsclient, servers
 from tests.brokers import Broker
+from tests.conftest import others_slow
 from tests.migration.reading import consumers_of, state_of
 from tests.migration.stores import fill
 from tests.migration.test_migrate import (
@@ -46,7 +47,9 @@ def jetstream(directory: Path, **more: Any) -> dict[str, Any]:
     return {"store_dir": str(directory), "max_mem": 1 << 28, "max_file": 10 << 30, **more}
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, "2.12.8", servers.NEWEST])
+@pytest.mark.parametrize(
+    "version", others_slow([servers.OLDEST, "2.12.8", servers.NEWEST], {servers.OLDEST, servers.NEWEST})
+)
 def test_an_encrypted_jetstream(version: str, store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     config = {"jetstream": jetstream(tmp_path / "sealed", key="a very secret key", cipher="aes")}
     server = start_server(version, config=config)
@@ -170,7 +173,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 def test_the_servers_disk_is_full(
     version: str, big_store: Path, start_server: Callable[..., Any], full_disk: Path, tmp_path: Path
 ) -> None:
@@ -191,7 +194,7 @@ def heavy_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample(tmp_path_factory.mktemp("heavy") / "store", options).path
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_server_that_others_have_filled(
     version: str, parallel: int, heavy_store: Path, start_server: Callable[..., Any], tmp_path: Path

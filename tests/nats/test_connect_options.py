@@ -21,9 +21,8 @@ from stantools.nats.context import context_folder, context_names, over, read_con
 from stantools.nats.login import NatsAddress
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
+def test_urls() -> None:
+    rows: list[tuple[str, str]] = [
         ("host", "nats://host:4222"),
         ("host:1", "nats://host:1"),
         ("nats://u:p@host", "nats://host:4222"),
@@ -31,22 +30,32 @@ from stantools.nats.login import NatsAddress
         ("nats://[::1]:5", "nats://[::1]:5"),
         ("ws://host/path", "ws://host:80/path"),
         ("wss://host", "wss://host:443"),
-    ],
-)
-def test_urls(text: str, url: str) -> None:
-    assert NatsAddress.parse(text).url == url
-    assert NatsAddress.parse(url).url == url
+    ]
+    for text, url in rows:
+        assert NatsAddress.parse(text).url == url, (text, url)
+        assert NatsAddress.parse(url).url == url, (text, url)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "nats://", "http://host", "nats://host:port", "nats://host:99999", "nats://host/path", "nats://host?x=1",
-     "nats://ho st", "nats://u:secret@", "nats://[::1", "nats://u:secret@host:secret", "secret\n:x"],
-)  # fmt: skip
-def test_urls_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        NatsAddress.parse(text)
-    assert "secret" not in caught.value.message
+def test_urls_that_are_none() -> None:
+    rows: list[str] = [
+        "",
+        "nats://",
+        "http://host",
+        "nats://host:port",
+        "nats://host:99999",
+        "nats://host/path",
+        "nats://host?x=1",
+        "nats://ho st",
+        "nats://u:secret@",
+        "nats://[::1",
+        "nats://u:secret@host:secret",
+        "secret\n:x",
+    ]
+    for text in rows:
+        with pytest.raises(UsageError) as caught:
+            NatsAddress.parse(text)
+            pytest.fail(f"accepted: {text!r}")
+        assert "secret" not in caught.value.message, text
 
 
 @given(st.text())
@@ -72,9 +81,8 @@ def test_credentials_in_urls() -> None:
     assert (given_wins.user, given_wins.password) == ("me", "x")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_contradictions() -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"servers": ("nats://u:p@a", "nats://v:p@b")}, "different users"),
         ({"servers": ("ws://a", "nats://b")}, "cannot be mixed"),
         ({"servers": ("embedded", "a")}, "cannot be one of several"),
@@ -91,12 +99,12 @@ def test_credentials_in_urls() -> None:
         ({"inbox_prefix": "a.>"}, "not the prefix of a subject"),
         ({"inbox_prefix": "a b"}, "not the prefix of a subject"),
         ({"timeout": 0}, "makes no sense"),
-    ],
-)
-def test_contradictions(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
-        ConnectOptions(**options).checked()
-    assert caught.value.remedy
+    ]
+    for options, said in rows:
+        with pytest.raises(UsageError, match=said) as caught:
+            ConnectOptions(**options).checked()
+            pytest.fail(f"accepted: {(options, said)!r}")
+        assert caught.value.remedy, (options, said)
 
 
 def test_prefixes() -> None:

@@ -120,11 +120,13 @@ async def test_queries_are_repeated_after_a_broken_connection_changes_are_not(
         assert len(sent) == 1
 
 
-@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"])
-def test_malformed_answers_are_refused(answer: bytes) -> None:
-    with pytest.raises(NatsError, match=r"the answer to INFO is not an answer") as caught:
-        read_answer("INFO", answer)
-    assert not isinstance(caught.value, ApiError)
+def test_malformed_answers_are_refused() -> None:
+    rows: list[bytes] = [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"]
+    for answer in rows:
+        with pytest.raises(NatsError, match=r"the answer to INFO is not an answer") as caught:
+            read_answer("INFO", answer)
+            pytest.fail(f"accepted: {answer!r}")
+        assert not isinstance(caught.value, ApiError), answer
 
 
 def test_errors_without_details() -> None:

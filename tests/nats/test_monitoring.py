@@ -33,9 +33,8 @@ def problem_at(url: str, path: str = "/streaming/serverz", **options: float) -> 
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_urls() -> None:
+    rows: list[tuple[str, str]] = [
         ("localhost", "http://localhost:8222"),
         ("localhost:9000", "http://localhost:9000"),
         ("http://host", "http://host:80"),
@@ -48,21 +47,27 @@ def problem_at(url: str, path: str = "/streaming/serverz", **options: float) -> 
         ("http://[::1]:8222", "http://[::1]:8222"),
         ("http://me:secret@host:8222", "http://host:8222"),
         (" http://host:1 ", "http://host:1"),
-    ],
-)
-def test_urls(text: str, shown: str) -> None:
-    assert Address.parse(text).shown == shown
+    ]
+    for text, shown in rows:
+        assert Address.parse(text).shown == shown, (text, shown)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["nats://host:4222", "ftp://host", "http://", "http://a b", "http://host:99999", "http://[::1", "http://a..b"],
-)
-def test_what_is_no_url(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        Address.parse(text.replace("://", "://me:secret@") if "@" not in text else text)
-    assert "secret" not in caught.value.message
-    assert caught.value.remedy
+def test_what_is_no_url() -> None:
+    rows: list[str] = [
+        "nats://host:4222",
+        "ftp://host",
+        "http://",
+        "http://a b",
+        "http://host:99999",
+        "http://[::1",
+        "http://a..b",
+    ]
+    for text in rows:
+        with pytest.raises(UsageError) as caught:
+            Address.parse(text.replace("://", "://me:secret@") if "@" not in text else text)
+            pytest.fail(f"accepted: {text!r}")
+        assert "secret" not in caught.value.message, text
+        assert caught.value.remedy, text
 
 
 @given(st.text(max_size=60))

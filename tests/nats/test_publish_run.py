@@ -6,8 +6,6 @@ import json
 import random
 import re
 
-import pytest
-
 from stantools.nats.columns import FrameColumns
 from stantools.nats.errors import WRONG_LAST, ApiError
 from stantools.nats.frames import frame_table
@@ -73,29 +71,29 @@ def send(run: PublishRun, wanted: list[bytes]) -> bytes:
     return frames
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_every_message_is_stored_once_whatever_is_lost(seed: int) -> None:
-    generator = random.Random(seed)
-    stream, wanted, run, runs = Stream(), texts(60, seed), PublishRun("S", WINDOW, 64), 0
-    while len(stream.messages) < len(wanted) or run.confirmed < len(wanted):
-        runs += 1
-        run.begin(b"_INBOX.x.%d." % runs, len(stream.messages))
-        late: list[bytes] = []
-        for _ in range(generator.randint(1, 30)):
-            frames = send(run, wanted) if run.sent < len(wanted) else b""
-            assert run.in_flight <= WINDOW.messages
-            if generator.random() < 0.1:
-                break  # This write is lost, and the connection.
-            late += stream.publish(frames)
-            assert run.confirmed <= len(stream.messages)
-            now = generator.randint(0, len(late))
-            assert not answer(run, late[:now])
-            late = late[now:]
-        # Another run does not count the answers to this one.
-        before = run.confirmed
-        run.begin(b"_INBOX.x.%d." % (runs + 1000), before)
-        assert not answer(run, late) and run.confirmed == before
-    assert stream.messages == wanted
+def test_every_message_is_stored_once_whatever_is_lost() -> None:
+    for seed in range(30):
+        generator = random.Random(seed)
+        stream, wanted, run, runs = Stream(), texts(60, seed), PublishRun("S", WINDOW, 64), 0
+        while len(stream.messages) < len(wanted) or run.confirmed < len(wanted):
+            runs += 1
+            run.begin(b"_INBOX.x.%d." % runs, len(stream.messages))
+            late: list[bytes] = []
+            for _ in range(generator.randint(1, 30)):
+                frames = send(run, wanted) if run.sent < len(wanted) else b""
+                assert run.in_flight <= WINDOW.messages, seed
+                if generator.random() < 0.1:
+                    break  # This write is lost, and the connection.
+                late += stream.publish(frames)
+                assert run.confirmed <= len(stream.messages), seed
+                now = generator.randint(0, len(late))
+                assert not answer(run, late[:now]), seed
+                late = late[now:]
+            # Another run does not count the answers to this one.
+            before = run.confirmed
+            run.begin(b"_INBOX.x.%d." % (runs + 1000), before)
+            assert not answer(run, late) and run.confirmed == before, seed
+        assert stream.messages == wanted, seed
 
 
 def test_answers_that_end_a_run() -> None:

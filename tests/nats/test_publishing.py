@@ -114,19 +114,26 @@ def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
         assert b"Nats-Msg-Id: orders:1:%d\r\nNats-Expected-Last-Sequence: %d\r\n\r\n" % (own, number - 1) in block
 
 
-@pytest.mark.parametrize("name", ["data_start", "reply_start"])
-@pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 24])
-def test_a_row_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
-    of = batch([Item(1, data=b"12345678", reply=b"87654321"), Item(2, data=b"12345678", reply=b"87654321")], b"orders")
-    getattr(of, name)[1] = value if value != 24 else len(of.buffer) - 7
-    with pytest.raises(ValueError, match="row 1"):
-        encode(kernel, of)
+def test_a_row_that_points_outside(kernel: ModuleType) -> None:
+    names: list[str] = ["data_start", "reply_start"]
+    values: list[int] = [-1, 2**62, 2**63 - 1, 24]
+    for name in names:
+        for value in values:
+            of = batch(
+                [Item(1, data=b"12345678", reply=b"87654321"), Item(2, data=b"12345678", reply=b"87654321")], b"orders"
+            )
+            getattr(of, name)[1] = value if value != 24 else len(of.buffer) - 7
+            with pytest.raises(ValueError, match="row 1"):
+                encode(kernel, of)
+                pytest.fail(f"accepted: {(name, value)!r}")
 
 
-@pytest.mark.parametrize(("row", "rows"), [(-1, 1), (0, 3), (2, 1), (0, -1), (3, 0), (1, 2**63 - 1)])
-def test_rows_that_are_not_there(kernel: ModuleType, row: int, rows: int) -> None:
-    with pytest.raises(ValueError, match="rows"):
-        encode(kernel, batch([Item(1, data=b"a"), Item(2, data=b"b")], b"orders"), row, rows)
+def test_rows_that_are_not_there(kernel: ModuleType) -> None:
+    all_rows: list[tuple[int, int]] = [(-1, 1), (0, 3), (2, 1), (0, -1), (3, 0), (1, 2**63 - 1)]
+    for row, rows in all_rows:
+        with pytest.raises(ValueError, match="rows"):
+            encode(kernel, batch([Item(1, data=b"a"), Item(2, data=b"b")], b"orders"), row, rows)
+            pytest.fail(f"accepted: {(row, rows)!r}")
 
 
 items = st.builds(
@@ -200,21 +207,20 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("answer", GOOD)
-def test_good_answers(kernel: ModuleType, answer: bytes) -> None:
-    found = 1, 8, 7, int(b"duplicate" in answer)
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == found
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found
+def test_good_answers(kernel: ModuleType) -> None:
+    for answer in GOOD:
+        found = 1, 8, 7, int(b"duplicate" in answer)
+        assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == found, answer
+        assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found, answer
 
 
-@pytest.mark.parametrize("answer", BAD)
-def test_other_answers(kernel: ModuleType, answer: bytes) -> None:
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == (0, 7, 0, 0)
+def test_other_answers(kernel: ModuleType) -> None:
+    for answer in BAD:
+        assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, True) == (0, 7, 0, 0), answer
 
 
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
+def test_answers_of_any_place(kernel: ModuleType) -> None:
+    rows: list[tuple[bytes, tuple[int, int, int, int]]] = [
         (b'{"stream":"S","seq":8}', (1, 8, 8, 0)),
         (b'{"stream":"S","seq":18446744073709551615,"duplicate":true}', (1, 8, 2**64 - 1, 1)),
         (b'{"stream":"S","seq":18446744073709551616}', (0, 7, 0, 0)),
@@ -223,16 +229,16 @@ def test_other_answers(kernel: ModuleType, answer: bytes) -> None:
         (b'{"stream":"S","seq":8,"duplicate":false}', (1, 8, 8, 0)),
         (b'{"stream":"S","seq":8,"duplicate":', (1, 8, 8, 0)),
         (b'{"error":{"code":503,"err_code":10047},"stream":"S","seq":8}', (0, 7, 0, 0)),
-    ],
-)
-def test_answers_of_any_place(kernel: ModuleType, answer: bytes, found: tuple[int, int, int, int]) -> None:
-    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found
+    ]
+    for answer, found in rows:
+        assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7, False) == found, (answer, found)
 
 
-@pytest.mark.parametrize("token", [b"8", b"07", b"7.", b"", b"x"])
-def test_an_answer_to_another_message(kernel: ModuleType, token: bytes) -> None:
-    for exact in (True, False):
-        assert kernel.check_answers(*answers((REPLY + token, GOOD[0])), 0, REPLY, 7, exact) == (0, 7, 0, 0)
+def test_an_answer_to_another_message(kernel: ModuleType) -> None:
+    rows: list[bytes] = [b"8", b"07", b"7.", b"", b"x"]
+    for token in rows:
+        for exact in (True, False):
+            assert kernel.check_answers(*answers((REPLY + token, GOOD[0])), 0, REPLY, 7, exact) == (0, 7, 0, 0), token
 
 
 def test_answers_that_are_late_do_not_count(kernel: ModuleType) -> None:
@@ -256,15 +262,19 @@ def test_an_answer_with_a_header_is_no_good_one(kernel: ModuleType) -> None:
     assert kernel.check_answers(buffer, frames, 0, REPLY, 7, True) == (0, 7, 0, 0)
 
 
-@pytest.mark.parametrize("name", ["subject_start", "data_start"])
-@pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 10**4])
-def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
-    buffer, frames = answers((REPLY + b"7", GOOD[0]))
-    getattr(frames, name)[0] = value
-    with pytest.raises(ValueError, match="row 0"):
-        kernel.check_answers(buffer, frames, 0, REPLY, 7, True)
-    with pytest.raises(ValueError, match="row 2"):
-        kernel.check_answers(buffer, frames, 2, REPLY, 7, True)
+def test_an_answer_that_points_outside(kernel: ModuleType) -> None:
+    names: list[str] = ["subject_start", "data_start"]
+    values: list[int] = [-1, 2**62, 2**63 - 1, 10**4]
+    for name in names:
+        for value in values:
+            buffer, frames = answers((REPLY + b"7", GOOD[0]))
+            getattr(frames, name)[0] = value
+            with pytest.raises(ValueError, match="row 0"):
+                kernel.check_answers(buffer, frames, 0, REPLY, 7, True)
+                pytest.fail(f"accepted: {(name, value)!r}")
+            with pytest.raises(ValueError, match="row 2"):
+                kernel.check_answers(buffer, frames, 2, REPLY, 7, True)
+                pytest.fail(f"accepted: {(name, value)!r}")
 
 
 @settings(max_examples=150, deadline=None)
@@ -317,9 +327,8 @@ def origins(kernel: ModuleType, buffer: bytes, frames: FrameColumns) -> list[tup
     return list(zip(times.tolist(), found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("lines", "time", "reply"),
-    [
+def test_what_a_message_was(kernel: ModuleType) -> None:
+    rows: list[tuple[bytes, int, bytes]] = [
         (b"Nats-Streaming-Timestamp: 1600000000123456789\r\nNats-Streaming-Reply: back\r\n", TIME, b"back"),
         (b"Nats-Streaming-Reply: a b\r\nOther: 1\r\nNats-Streaming-Timestamp: 5\r\n", 5, b"a b"),
         (b"Nats-Streaming-Reply: \r\nNats-Streaming-Reply: late\r\n", 7, b""),
@@ -331,11 +340,10 @@ def origins(kernel: ModuleType, buffer: bytes, frames: FrameColumns) -> list[tup
         (b"Nats-Streaming-Timestamp: \r\n", 7, b""),
         (b"nats-streaming-reply: x\r\nX-Nats-Streaming-Reply: y\r\n", 7, b""),
         (b"", 7, b""),
-    ],
-)
-def test_what_a_message_was(kernel: ModuleType, lines: bytes, time: int, reply: bytes) -> None:
-    block = b"NATS/1.0\r\n" + lines
-    assert origins(kernel, *received(block + b"\r\n")) == [(time, reply)]
+    ]
+    for lines, time, reply in rows:
+        block = b"NATS/1.0\r\n" + lines
+        assert origins(kernel, *received(block + b"\r\n")) == [(time, reply)], (lines, time, reply)
 
 
 def test_a_line_without_an_end(kernel: ModuleType) -> None:

@@ -10,6 +10,7 @@ import pytest
 from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap, valid_pattern
 from stantools.nats.subjecttree import PatternTree, SubjectTree, first_overlap, grow, tree_of
+from tests.conftest import others_slow
 
 TOKENS = (b"a", b"b", b"cc", b"*")
 
@@ -43,7 +44,7 @@ def a_subject(chance: random.Random) -> bytes:
     return b".".join(chance.choice(TOKENS) for _ in range(chance.randint(1, 5)))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", others_slow(range(4), range(2)))
 def test_what_is_found_is_what_a_comparison_of_all_finds(seed: int) -> None:
     chance = random.Random(seed)
     tree: SubjectTree[Named] = SubjectTree()
@@ -61,7 +62,7 @@ def test_what_is_found_is_what_a_comparison_of_all_finds(seed: int) -> None:
         assert sorted(found) == sorted(name for name in there if any(fits(each, name) for each in patterns))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", others_slow(range(4), range(2)))
 def test_overlaps_are_those_of_a_comparison_of_each_with_each(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(1000):

@@ -29,11 +29,13 @@ def test_any_password_is_taken_or_refused_with_the_way_out(password: str, scheme
         assert (plain.host, plain.port) == ("host", 4222) and password not in str(plain)
 
 
-@pytest.mark.parametrize("password", ["pa/ss", "pa#ss", "pa?ss", "p@s/s", "/", "p:a/s@s"])
-def test_characters_that_end_a_password_are_named(password: str) -> None:
-    with pytest.raises(UsageError, match=r"contains one of / \? #") as caught:
-        NatsAddress.parse(f"nats://user:{password}@host:4222")
-    assert "percent-encoded" in caught.value.remedy
+def test_characters_that_end_a_password_are_named() -> None:
+    rows: list[str] = ["pa/ss", "pa#ss", "pa?ss", "p@s/s", "/", "p:a/s@s"]
+    for password in rows:
+        with pytest.raises(UsageError, match=r"contains one of / \? #") as caught:
+            NatsAddress.parse(f"nats://user:{password}@host:4222")
+            pytest.fail(f"accepted: {password!r}")
+        assert "percent-encoded" in caught.value.remedy, password
 
 
 def test_lists_and_parts_of_them_are_redacted() -> None:
@@ -44,16 +46,14 @@ def test_lists_and_parts_of_them_are_redacted() -> None:
         assert redacted(url) == url
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
+def test_urls_without_login() -> None:
+    rows: list[tuple[str, str]] = [
         ("nats://u:p@h:1", "nats://h:1"),
         ("nats://a:b:c@[::1]:4", "nats://[::1]:4"),
         ("u@h", "h"),
         ("//u:p@h/x", "//h/x"),
         ("ws://u@h/p@t?x#y", "ws://h/p@t?x#y"),
         *((plain, plain) for plain in ("h:4222", "/p@q", "http://h?x=a@b", "http://[::1")),
-    ],
-)
-def test_urls_without_login(url: str, shown: str) -> None:
-    assert without_login(url) == shown
+    ]
+    for url, shown in rows:
+        assert without_login(url) == shown, (url, shown)

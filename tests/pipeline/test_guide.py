@@ -10,7 +10,7 @@ import pytest
 
 from tests.programs import load
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 PROGRAM = Path(__file__).parents[2] / "docs" / "notebook.py"
 

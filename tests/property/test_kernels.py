@@ -16,7 +16,7 @@ from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import Flag, ScanStop
 from stantools.format.proto import store_pb2
-from tests.conftest import GOLDEN
+from tests.conftest import GOLDEN, KINDS_OF_STORES
 from tests.format.conftest import KERNELS
 from tests.oracles import format as oracle
 
@@ -407,10 +407,17 @@ def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, k
 
 
 @pytest.mark.golden
-def test_twins_on_golden_stores() -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(sorted(KINDS_OF_STORES), id="kinds"),
+        pytest.param(sorted(path.name for path in GOLDEN.iterdir()), marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_twins_on_golden_stores(cases: list[str]) -> None:
     compiled = KERNELS.compiled
     seen = set()
-    for path in sorted(GOLDEN.glob("*/datastore/**/*")):
+    for path in sorted(path for case in cases for path in (GOLDEN / case).glob("datastore/**/*")):
         if path.suffix not in (".dat", ".idx") or not path.is_file():
             continue
         data = path.read_bytes()
@@ -430,4 +437,4 @@ def test_twins_on_golden_stores() -> None:
             search = (data, start, len(data), function)
             assert compiled.find_record(*search, channel) == oracle.find_record(*search, channel)
             assert compiled.find_log_record(*search, 5) == oracle.find_log_record(*search, 5)
-    assert len(seen) > 300
+    assert len(seen) > 3 * len(cases)

@@ -37,7 +37,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import ONE_SLICE, ChannelLimits, PatternLimits, SliceLimits, StoreLimits
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from stantools.store.sublog import read_subs
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, golden_cases, load_expected, others_slow
 from tests.envelopes import Records
 from tests.store.slices import all_messages
 from tests.trees import tree
@@ -90,7 +90,7 @@ def check_result(root: Path, polynomial: int = IEEE) -> None:
         assert set(predicted.as_json()["files_changed"]) <= allowed
 
 
-@pytest.mark.parametrize("case", healthy())
+@pytest.mark.parametrize("case", cases_by_kind(healthy()))
 def test_a_golden_store_means_the_same_afterwards(golden, tmp_path, case):
     source = golden / case / "datastore"
     polynomial = load_expected(case)["options"]["file_crc_poly"]
@@ -286,7 +286,7 @@ def test_orphans_stay_unless_asked(tmp_path):
     assert after == {number: each for number, each in before.items() if number not in orphans}
 
 
-@pytest.mark.parametrize("case", damaged())
+@pytest.mark.parametrize("case", cases_by_kind(damaged()))
 def test_damaged_golden_stores_are_refused_or_keep_their_messages(golden_copy, tmp_path, case):
     root = golden_copy(case)
     polynomial = load_expected(case)["options"]["file_crc_poly"]
@@ -313,7 +313,7 @@ TOLERATED = {"lost-index", "stale-index", "leftovers"}
 ACCEPTED = {"lost-clients", "lost-slice", "lost-subs"}
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", others_slow(DAMAGES, TOLERATED | ACCEPTED | set(list(DAMAGES)[::4])))
 def test_sample_damages(tmp_path, name):
     root = write_sample(tmp_path / "store", SampleOptions(messages=40, damage=[name])).path
     if name in TOLERATED:

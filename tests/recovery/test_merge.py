@@ -28,6 +28,7 @@ from stantools.store.raft import open_log
 from stantools.store.read_options import ReadOptions
 from tests import goldenstores
 from tests.brokers import Broker
+from tests.conftest import KINDS_OF_CLUSTERS, others_slow
 
 CLUSTERS = goldenstores.unpacked() / "clusters"
 CASES = sorted(path.name for path in CLUSTERS.iterdir())
@@ -103,7 +104,7 @@ def check_subscriptions(have: ChannelOverview, wanted: dict[str, Any]) -> None:
         assert positions[name] == group["last_sent"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_the_merge_is_what_the_cluster_was(case: str, tmp_path: Path) -> None:
     wanted, messages = authority(case)
     plan = planned(case, free_pages=case in NO_STORE)
@@ -253,7 +254,7 @@ def test_a_server_dat_that_cannot_be_read_is_that_of_another_node(tmp_path: Path
     assert state_of(plan) == state_of(whole)
 
 
-@pytest.mark.parametrize("seeds", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [11, pytest.param(200, marks=pytest.mark.slow)])
 def test_damage_of_one_node_takes_nothing_that_another_has(tmp_path: Path, seeds: int) -> None:
     case = "churn_2"
     whole = planned(case)

@@ -32,7 +32,7 @@ from stantools.store.ranges import Ranges
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slice_reader import SliceFile
 from stantools.store.sublog import SubsState, read_subs
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
 from tests.trees import tree
 
@@ -82,7 +82,7 @@ def subs(root: Path, channel: str, polynomial: int = IEEE) -> SubsState:
     return state
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     if case == "no_permission_dat" and os.geteuid() != 0:
         pytest.skip("the facts hold for a reader who may read the file")
@@ -105,7 +105,7 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     assert (tmp_path / "new" / MANIFEST_FILE).is_file()
 
 
-@pytest.mark.parametrize(("case", "every"), shares(5))
+@pytest.mark.parametrize(("case", "every"), shares(11))
 def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
     base = messages(golden / case / "datastore", Crc(IEEE))
     for mutation, root in mutated_stores(case, tmp_path, every):

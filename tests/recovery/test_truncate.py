@@ -23,7 +23,7 @@ from stantools.recovery import changes
 from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_truncation, backup, plan_truncation
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import cases_by_kind, load_expected
 from tests.inspection import forecast_golden as g
 from tests.inspection import forecast_stores as s
 from tests.mutations import apply_mutation, fresh_copy, shares
@@ -65,7 +65,7 @@ def _compare(root: Path, before: dict[str, bytes], changed: dict[str, Any]) -> N
             assert before.get(path) == after.get(path), path
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     expected = load_expected(case)
     if "server_open_truncate" not in expected or "opened_as" in expected:
@@ -100,7 +100,7 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     assert tree(root) == before
 
 
-@pytest.mark.parametrize(("collection", "every"), shares(3))
+@pytest.mark.parametrize(("collection", "every"), shares(6))
 def test_mutations(collection: str, every: int, golden: Path, tmp_path: Path) -> None:
     expected = load_expected(collection)
     source = golden / collection / "datastore"
@@ -380,7 +380,7 @@ def _killed(root: Path, backups: Path, kill_at: int) -> bool:
         os._exit(code)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_step(torn: Path, tmp_path: Path, every: int) -> None:
     before = tree(torn)
     good = tmp_path / "good"

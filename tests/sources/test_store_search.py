@@ -11,6 +11,7 @@ from stantools.sources.archive import Archive
 from stantools.sources.archived_store import SeveralArchivedStores, store_members
 from stantools.sources.source import PathFacts
 from stantools.sources.store_search import MAX_DEPTH
+from tests.conftest import others_slow
 
 NAMES = ("server.dat", "clients.dat", "raft.log", "notes.txt", "1.blk")
 CHANNEL_FILES = ("msgs.1.dat", "msgs.1.idx", "subs.dat", "msgs.2.dat.bak")
@@ -27,7 +28,7 @@ def grow(directory: Path, chance: random.Random, depth: int) -> None:
         grow(directory / name, chance, depth - 1)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", others_slow(range(40), range(0, 40, 4)))
 def test_directories_and_archives_hold_the_same_stores(seed: int, tmp_path: Path) -> None:
     import shutil
 

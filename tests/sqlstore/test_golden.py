@@ -15,7 +15,7 @@ from stantools.sources.door import open_source
 from stantools.sqlstore.message_scan import ChannelRows, SequenceSet
 from stantools.sqlstore.sql_recovery import SqlStart, SqlState, SqlSubscription, recover
 from stantools.store.ranges import Ranges
-from tests.sqlstore.cases import CASES, expected, limits, opened, read, with_arguments
+from tests.sqlstore.cases import each_case, expected, limits, opened, read, with_arguments
 
 _SUBSCRIPTION = {
     **{"ID": "id", "ClientID": "client_id", "QGroup": "q_group", "Inbox": "inbox", "AckInbox": "ack_inbox"},
@@ -38,7 +38,7 @@ def joined(pairs: list[list[int]]) -> list[list[int]]:
     return Ranges.of(pairs).as_json()
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_all_dumps_have_the_rows_of_the_database(golden_sql: Path, case: str) -> None:
     facts = expected(golden_sql, case)
     for name in facts["dumps"]:
@@ -71,7 +71,7 @@ def _same_rows(found: ChannelRows, name: bytes | None, facts: dict[str, Any]) ->
         assert sequences(found.subject_differs(name)) == facts.get("subject_differs", [])
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_the_state_is_the_one_that_a_server_recovers(golden_sql: Path, case: str) -> None:
     facts = expected(golden_sql, case)
     store = opened(golden_sql / case / "dump.sql")
@@ -122,7 +122,7 @@ def _subscription(found: SqlSubscription) -> dict[str, Any]:
     return {**shown, "pending": found.pending, **by_row}
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_the_forecast_is_what_a_server_does(golden_sql: Path, case: str) -> None:
     facts = expected(golden_sql, case)
     store = opened(golden_sql / case / "dump.sql")
@@ -145,7 +145,7 @@ def test_the_forecast_is_what_a_server_does(golden_sql: Path, case: str) -> None
         assert any(each.endless for each in forecast.channels.values()) == hangs
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_a_file_store_has_the_intact_messages(golden_sql: Path, case: str, tmp_path: Path) -> None:
     store = opened(golden_sql / case / "dump.sql")
     store.write(tmp_path)

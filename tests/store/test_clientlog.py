@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, encode
 from stantools.format.layout import ScanStop
@@ -19,23 +17,26 @@ def delete(name: bytes) -> bytes:
     return encode(pb.ClientDelete(id=name).SerializeToString(), CRC, 2)
 
 
-@pytest.mark.parametrize(
-    ("parts", "clients", "deletes", "fragmentation"),
-    [
+def test_adds_and_deletes() -> None:
+    all_rows: list[tuple[list[bytes], list[bytes], int, int]] = [
         ([], [], 0, 0),
         ([add(b"a"), add(b"b")], [b"a", b"b"], 0, 0),
         ([add(b"a"), delete(b"a")], [], 1, 100),
         ([add(b"a"), delete(b"unknown")], [b"a"], 1, 50),
         ([add(b"a"), add(b"b"), delete(b"a"), add(b"a"), add(b"c")], [b"b", b"a", b"c"], 1, 25),
-    ],
-)
-def test_adds_and_deletes(parts: list[bytes], clients: list[bytes], deletes: int, fragmentation: int) -> None:
-    data = memoryview(FILE_HEADER_BYTES + b"".join(parts))
-    for state in (read_clients(data, CRC), salvage_clients(data, CRC)):
-        assert list(state.clients) == clients
-        assert (state.deletes, state.fragmentation, state.rows) == (deletes, fragmentation, len(parts))
-        assert state.record_bytes == len(data) - 4
-        assert not state.damages
+    ]
+    for parts, clients, deletes, fragmentation in all_rows:
+        data = memoryview(FILE_HEADER_BYTES + b"".join(parts))
+        for state in (read_clients(data, CRC), salvage_clients(data, CRC)):
+            assert list(state.clients) == clients, (parts, clients, deletes, fragmentation)
+            assert (state.deletes, state.fragmentation, state.rows) == (deletes, fragmentation, len(parts)), (
+                parts,
+                clients,
+                deletes,
+                fragmentation,
+            )
+            assert state.record_bytes == len(data) - 4, (parts, clients, deletes, fragmentation)
+            assert not state.damages, (parts, clients, deletes, fragmentation)
 
 
 def test_the_last_add_of_an_id_counts() -> None:
@@ -51,9 +52,8 @@ def test_the_appendix_of_the_specification() -> None:
     assert (state.clients, state.deletes, state.rows) == ({}, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("bad", "stop", "error"),
-    [
+def test_where_the_server_stops() -> None:
+    rows: list[tuple[bytes, ScanStop, str]] = [
         (bytes(8), ScanStop.ZEROS, ""),
         (bytes(5), ScanStop.SHORT_HEADER, "unexpected EOF"),
         (add(b"x")[:-1], ScanStop.SHORT_PAYLOAD, "unexpected EOF"),
@@ -62,16 +62,15 @@ def test_the_appendix_of_the_specification() -> None:
         (encode(b"", CRC, 200), ScanStop.BAD_DECODE, "invalid client record type: 200"),
         (encode(b"\x08\x01", CRC, 1), ScanStop.BAD_DECODE, "proto: wrong wireType = 0 for field ID"),
         (encode(b"\x12\x01a\x66", CRC, 2), ScanStop.BAD_DECODE, "proto: illegal wireType 6"),
-    ],
-)
-def test_where_the_server_stops(bad: bytes, stop: ScanStop, error: str) -> None:
-    good = FILE_HEADER_BYTES + add(b"a")
-    state = read_clients(memoryview(good + bad + add(b"b")), CRC)
-    assert state.end is not None
-    if stop is not ScanStop.SHORT_HEADER and stop is not ScanStop.SHORT_PAYLOAD:
-        assert (state.end.offset, state.end.stop, state.end.error) == (len(good), stop, error)
-    alone = read_clients(memoryview(good + bad), CRC)
-    assert alone.end is not None
-    assert (alone.end.offset, alone.end.stop, alone.end.error) == (len(good), stop, error)
-    assert list(alone.clients) == [b"a"]
-    assert alone.record_bytes == len(good) - 4
+    ]
+    for bad, stop, error in rows:
+        good = FILE_HEADER_BYTES + add(b"a")
+        state = read_clients(memoryview(good + bad + add(b"b")), CRC)
+        assert state.end is not None, (bad, stop, error)
+        if stop is not ScanStop.SHORT_HEADER and stop is not ScanStop.SHORT_PAYLOAD:
+            assert (state.end.offset, state.end.stop, state.end.error) == (len(good), stop, error), (bad, stop, error)
+        alone = read_clients(memoryview(good + bad), CRC)
+        assert alone.end is not None, (bad, stop, error)
+        assert (alone.end.offset, alone.end.stop, alone.end.error) == (len(good), stop, error), (bad, stop, error)
+        assert list(alone.clients) == [b"a"], (bad, stop, error)
+        assert alone.record_bytes == len(good) - 4, (bad, stop, error)

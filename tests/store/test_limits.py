@@ -71,9 +71,8 @@ def test_zero_and_negative_in_a_pattern_mean_unlimited(value):
     assert limits.limits_for("a") == UNLIMITED
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
+def test_errors_have_the_servers_text():
+    rows = [
         (lambda: StoreLimits(max_channels=-1), "max channels limit cannot be negative (-1)"),
         (
             lambda: StoreLimits(channel=ChannelLimits(max_subs=-2)),
@@ -99,12 +98,12 @@ def test_zero_and_negative_in_a_pattern_mean_unlimited(value):
             "too many channels defined (2). The max channels limit is set to 1",
         ),
         (lambda: SliceLimits(max_msgs=-1), "slice max values must be positive numbers"),
-    ],
-)
-def test_errors_have_the_servers_text(make, text):
-    with pytest.raises(UsageError) as caught:
-        make()
-    assert caught.value.message == text
+    ]
+    for make, text in rows:
+        with pytest.raises(UsageError) as caught:
+            make()
+            pytest.fail(f"accepted: {(make, text)!r}")
+        assert caught.value.message == text, (make, text)
 
 
 def test_slice_limits_are_derived_only_when_none_is_set():
@@ -116,9 +115,8 @@ def test_slice_limits_are_derived_only_when_none_is_set():
     assert ONE_SLICE.for_channel(ChannelLimits(3, 3, 3, 0, 0)) == SliceLimits(1, 1, SECOND)
 
 
-@pytest.mark.parametrize(
-    ("name", "plain", "pattern"),
-    [
+def test_channel_names():
+    rows = [
         ("foo", True, True),
         ("foo.bar", True, True),
         ("a:b $x!", True, True),
@@ -134,16 +132,14 @@ def test_slice_limits_are_derived_only_when_none_is_set():
         (">.foo", False, False),
         ("foo*", False, False),
         ("foo.b>", False, False),
-    ],
-)
-def test_channel_names(name, plain, pattern):
-    assert is_channel_name(name) is plain
-    assert is_channel_name(name, wildcards=True) is pattern
+    ]
+    for name, plain, pattern in rows:
+        assert is_channel_name(name) is plain, (name, plain, pattern)
+        assert is_channel_name(name, wildcards=True) is pattern, (name, plain, pattern)
 
 
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
+def test_durations():
+    rows = [
         (0, "0s"),
         (1, "1ns"),
         (1_500, "1.5µs"),
@@ -153,15 +149,13 @@ def test_channel_names(name, plain, pattern):
         (3630 * SECOND, "1h0m30s"),
         (-SECOND, "-1s"),
         (25 * 3600 * SECOND + 1, "25h0m0.000000001s"),
-    ],
-)
-def test_durations(nanoseconds, text):
-    assert format_go_duration(nanoseconds) == text
+    ]
+    for nanoseconds, text in rows:
+        assert format_go_duration(nanoseconds) == text, (nanoseconds, text)
 
 
-@pytest.mark.parametrize(
-    ("limits", "held", "spent", "gone"),
-    [
+def test_what_limits_remove():
+    rows = [
         (ChannelLimits(3, 0), (5, 500), 0, 2),
         (ChannelLimits(0, 250), (5, 500), 0, 3),
         (ChannelLimits(0, 250), (5, 500), 50, 3),  # the sums begin with what went before
@@ -173,8 +167,7 @@ def test_durations(nanoseconds, text):
         (ChannelLimits(1, 0, 3), (5, 500), 0, 4),
         (ChannelLimits(0, 0, 1), (5, 500), 0, 5),  # by age the newest goes, too
         (ChannelLimits(0, 0, 9), (5, 500), 0, 0),
-    ],
-)
-def test_what_limits_remove(limits, held, spent, gone):
-    costs, timestamps = np.arange(1, 6) * 100 + spent, np.arange(1, 6)
-    assert limits.removes(*held, costs, timestamps, 6, spent) == gone
+    ]
+    for limits, held, spent, gone in rows:
+        costs, timestamps = np.arange(1, 6) * 100 + spent, np.arange(1, 6)
+        assert limits.removes(*held, costs, timestamps, 6, spent) == gone, (limits, held, spent, gone)

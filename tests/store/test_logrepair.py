@@ -49,9 +49,8 @@ def seen(state: SubsState) -> list[tuple[LogDamageKind, int, int | None]]:
 FIRST, LAST = update(MSG, 1), update(MSG, 2)
 
 
-@pytest.mark.parametrize(
-    ("bad", "kind"),
-    [
+def test_reading_goes_on_after_damage() -> None:
+    all_rows: list[tuple[bytes, LogDamageKind]] = [
         (patched(update(MSG, 5), -1, 6), LogDamageKind.PAYLOAD),
         (bytes(30), LogDamageKind.ZEROS),
         (b"garbage, which is not a record at all", LogDamageKind.GARBAGE),
@@ -62,30 +61,32 @@ FIRST, LAST = update(MSG, 1), update(MSG, 2)
         (encode(b"\x0a\x01x", CRC, NEW), LogDamageKind.UNDECODABLE),
         (encode(b"\x0a\x01x", CRC, 77), LogDamageKind.UNDECODABLE),
         (encode(b"", CRC, NEW), LogDamageKind.UNDECODABLE),
-    ],
-)
-def test_reading_goes_on_after_damage(bad: bytes, kind: LogDamageKind) -> None:
-    state = salvage(sub(NEW), FIRST, bad, LAST)
-    assert state.subscriptions[1].pending == {1, 2}
-    assert seen(state) == [(kind, len(bad), None)]
-    assert state.rows == 3
+    ]
+    for bad, kind in all_rows:
+        state = salvage(sub(NEW), FIRST, bad, LAST)
+        assert state.subscriptions[1].pending == {1, 2}, (bad, kind)
+        assert seen(state) == [(kind, len(bad), None)], (bad, kind)
+        assert state.rows == 3, (bad, kind)
 
 
-@pytest.mark.parametrize("tail", [b"\x01", bytes(7), bytes(8), update(MSG, 3)[:8], update(MSG, 3)[:11]])
-def test_torn_tails(tail: bytes) -> None:
-    state = salvage(sub(NEW), LAST, tail)
-    assert state.subscriptions[1].pending == {2}
-    expected = LogDamageKind.TORN if any(tail) else LogDamageKind.ZEROS
-    assert seen(state) == [(expected, len(tail), None)]
+def test_torn_tails() -> None:
+    rows: list[bytes] = [b"\x01", bytes(7), bytes(8), update(MSG, 3)[:8], update(MSG, 3)[:11]]
+    for tail in rows:
+        state = salvage(sub(NEW), LAST, tail)
+        assert state.subscriptions[1].pending == {2}, tail
+        expected = LogDamageKind.TORN if any(tail) else LogDamageKind.ZEROS
+        assert seen(state) == [(expected, len(tail), None)], tail
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 5, 60, 200, 255])
-@pytest.mark.parametrize("place", ["middle", "end"])
-def test_a_wrong_size_loses_nothing(size: int, place: str) -> None:
-    bad = patched(update(MSG, 7), 0, size)
-    state = salvage(sub(NEW), FIRST, bad, *([LAST] if place == "middle" else []))
-    assert state.subscriptions[1].pending == {1, 2, 7} if place == "middle" else {1, 7}
-    assert seen(state) == [(LogDamageKind.LENGTH, 12, MSG)]
+def test_a_wrong_size_loses_nothing() -> None:
+    sizes: list[int] = [0, 1, 3, 5, 60, 200, 255]
+    places: list[str] = ["middle", "end"]
+    for size in sizes:
+        for place in places:
+            bad = patched(update(MSG, 7), 0, size)
+            state = salvage(sub(NEW), FIRST, bad, *([LAST] if place == "middle" else []))
+            assert state.subscriptions[1].pending == {1, 2, 7} if place == "middle" else {1, 7}, (size, place)
+            assert seen(state) == [(LogDamageKind.LENGTH, 12, MSG)], (size, place)
 
 
 def test_a_wrong_size_before_another_damage() -> None:
@@ -104,15 +105,16 @@ def test_a_damaged_crc_loses_nothing(offset: int) -> None:
     assert seen(salvage(sub(NEW), both, LAST)) == [(LogDamageKind.PAYLOAD, 12, None)]
 
 
-@pytest.mark.parametrize("kind", [0, 3, 4, 5, 6, 255])
-def test_a_subscription_of_wrong_type(kind: int) -> None:
-    state = salvage(patched(sub(NEW), 3, kind), LAST)
-    assert state.subscriptions[1].pending == {2}
-    assert seen(state) == [(LogDamageKind.TYPE, len(sub(NEW)), NEW)]
-    # A known one was updated, and keeps what is pending.
-    state = salvage(sub(NEW), FIRST, patched(sub(UPDATE), 3, kind), LAST)
-    assert state.subscriptions[1].pending == {1, 2}
-    assert seen(state) == [(LogDamageKind.TYPE, len(sub(NEW)), UPDATE)]
+def test_a_subscription_of_wrong_type() -> None:
+    rows: list[int] = [0, 3, 4, 5, 6, 255]
+    for kind in rows:
+        state = salvage(patched(sub(NEW), 3, kind), LAST)
+        assert state.subscriptions[1].pending == {2}, kind
+        assert seen(state) == [(LogDamageKind.TYPE, len(sub(NEW)), NEW)], kind
+        # A known one was updated, and keeps what is pending.
+        state = salvage(sub(NEW), FIRST, patched(sub(UPDATE), 3, kind), LAST)
+        assert state.subscriptions[1].pending == {1, 2}, kind
+        assert seen(state) == [(LogDamageKind.TYPE, len(sub(NEW)), UPDATE)], kind
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 9])
@@ -122,15 +124,16 @@ def test_a_deletion_of_wrong_type(kind: int) -> None:
     assert seen(state) == [(LogDamageKind.TYPE, 10, DELETE)]
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2, 3, 7])
-def test_a_sent_message_of_wrong_type(kind: int) -> None:
-    state = salvage(sub(NEW), FIRST, patched(LAST, 3, kind))
-    assert state.subscriptions[1].pending == {1, 2}
-    assert seen(state) == [(LogDamageKind.TYPE, 12, MSG)]
-    # It could as well be an acknowledgement: then nothing is changed, so that no delivery is lost.
-    state = salvage(sub(NEW), FIRST, LAST, patched(update(ACK, 1), 3, kind))
-    assert state.subscriptions[1].pending == {1, 2}
-    assert seen(state) == [(LogDamageKind.TYPE, 12, None)]
+def test_a_sent_message_of_wrong_type() -> None:
+    rows: list[int] = [0, 1, 2, 3, 7]
+    for kind in rows:
+        state = salvage(sub(NEW), FIRST, patched(LAST, 3, kind))
+        assert state.subscriptions[1].pending == {1, 2}, kind
+        assert seen(state) == [(LogDamageKind.TYPE, 12, MSG)], kind
+        # It could as well be an acknowledgement: then nothing is changed, so that no delivery is lost.
+        state = salvage(sub(NEW), FIRST, LAST, patched(update(ACK, 1), 3, kind))
+        assert state.subscriptions[1].pending == {1, 2}, kind
+        assert seen(state) == [(LogDamageKind.TYPE, 12, None)], kind
 
 
 def test_clients() -> None:

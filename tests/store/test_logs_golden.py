@@ -14,7 +14,7 @@ from stantools.store.clientlog import ClientsState, read_clients, salvage_client
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
-from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.conftest import GOLDEN, KINDS_OF_STORES, cases_by_kind, golden_cases, load_expected, others_slow
 from tests.envelopes import Records
 from tests.store.golden_logs import (
     clients_json,
@@ -63,7 +63,7 @@ def server_error(path: Path, state: ClientsState | SubsState) -> str:
     return f"unable to recover subscription store for [{path.parent.name}]: {state.end.error}"
 
 
-@pytest.mark.parametrize("case", stores())
+@pytest.mark.parametrize("case", others_slow(stores(), KINDS_OF_STORES))
 def test_records_re_serialise_to_the_same_bytes(case: str) -> None:
     crc = crc_of(case)
     for path in logs(case, "clients.dat") + logs(case, "subs.dat"):
@@ -77,7 +77,7 @@ def test_records_re_serialise_to_the_same_bytes(case: str) -> None:
             assert encode(message.SerializeToString(), crc, record.type) == data[record.offset : record.end]
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_recovered_state(case: str) -> None:
     """What the server recovers, and why it does not, for every store as it is and with the truncate option."""
     expected, root, crc = load_expected(case), GOLDEN / case / "datastore", crc_of(case)
@@ -222,7 +222,7 @@ def damaged_cases() -> list[str]:
     return [case for case in golden_cases() if "salvage" in load_expected(case)]
 
 
-@pytest.mark.parametrize("case", damaged_cases())
+@pytest.mark.parametrize("case", cases_by_kind(damaged_cases()))
 def test_salvage_of_golden_stores(case: str) -> None:
     expected, crc = load_expected(case), crc_of(case)
     root, base = GOLDEN / case / "datastore", GOLDEN / "damage_base" / "datastore"

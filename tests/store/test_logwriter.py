@@ -19,7 +19,7 @@ from stantools.store.clientlog import read_clients
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.logwriter import ClientsLog, SubsLog, encode_live
 from stantools.store.sublog import SubsState, read_subs
-from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.conftest import GOLDEN, KINDS_OF_STORES, cases_by_kind, golden_cases, load_expected, others_slow
 from tests.envelopes import Records
 
 IEEE = Crc()
@@ -43,7 +43,7 @@ def healthy_subs() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("case", healthy())
+@pytest.mark.parametrize("case", cases_by_kind(healthy()))
 def test_rewriting_golden_clients(golden, tmp_path, case):
     wanted = (golden / case / "datastore" / "clients.dat").read_bytes()
     crc = crc_of(case)
@@ -76,7 +76,7 @@ def write(log: SubsLog, buffer: bytes, crc: Crc) -> None:
     assert found.stop is ScanStop.END
 
 
-@pytest.mark.parametrize(("case", "channel"), healthy_subs())
+@pytest.mark.parametrize(("case", "channel"), others_slow(healthy_subs(), KINDS_OF_STORES))
 def test_rewriting_golden_subscriptions(golden, tmp_path, case, channel):
     wanted = (golden / case / "datastore" / channel / "subs.dat").read_bytes()
     crc = crc_of(case)
@@ -90,7 +90,7 @@ def folded(state: SubsState) -> dict[int, tuple[bytes, set[int]]]:
     return {i: (each.state.SerializeToString(), each.pending) for i, each in state.subscriptions.items()}
 
 
-@pytest.mark.parametrize(("case", "channel"), healthy_subs())
+@pytest.mark.parametrize(("case", "channel"), others_slow(healthy_subs(), KINDS_OF_STORES))
 def test_compacting_golden_subscriptions_keeps_their_meaning(golden, tmp_path, case, channel):
     crc = crc_of(case)
     source = (golden / case / "datastore" / channel / "subs.dat").read_bytes()

@@ -204,8 +204,7 @@ def test_only_large_files_load_the_handler(tmp_path: Path, file: Path) -> None:
     assert done.stdout.split() == [b"False", b"True"]
 
 
-@pytest.mark.parametrize("size", [0, 12_345_678])
-def test_a_table_whose_log_is_cut(tmp_path: Path, size: int) -> None:
+def test_a_table_whose_log_is_cut(tmp_path: Path) -> None:
     """A large table reads its log long after it was folded."""
     path = write_durables(tmp_path / "store", 150_000) / "foo" / "subs.dat"
     with mapped(path) as data:
@@ -213,15 +212,16 @@ def test_a_table_whose_log_is_cut(tmp_path: Path, size: int) -> None:
     with path.open("ab") as more:
         more.write(bytes(100))  # what the table does not need may come and go
     assert [state.id for state, _ in table.each(np.array([149_999]))] == [150_000]
-    os.truncate(path, size)
-    seen = []
-    with pytest.raises(StoreChangedError, match=f"now has {size}"):
-        seen.extend(state.id for state, _ in table.each(np.arange(len(table))))
-    assert seen == list(range(1, len(seen) + 1))
-    assert bool(seen) == bool(size)
-    for use in (table.state, table.encoded):
-        with pytest.raises(StoreChangedError):
-            use(len(table) - 1)
+    for size in (12_345_678, 0):
+        os.truncate(path, size)
+        seen = []
+        with pytest.raises(StoreChangedError, match=f"now has {size}"):
+            seen.extend(state.id for state, _ in table.each(np.arange(len(table))))
+        assert seen == list(range(1, len(seen) + 1)), size
+        assert bool(seen) == bool(size)
+        for use in (table.state, table.encoded):
+            with pytest.raises(StoreChangedError):
+                use(len(table) - 1)
 
 
 #: Far more than can be read while a test runs.
@@ -306,8 +306,9 @@ def test_a_header_that_begins_in_a_hole(tmp_path: Path) -> None:
     assert found(path, "slice")[0][-1] == 1
 
 
-@pytest.mark.parametrize("until", [0, 1, 99, 100, 101, 5000])
-def test_records_begin_before_a_given_offset(until: int) -> None:
-    record = encode_flow(SubRecord.MSG, 1, 7, CRC)
-    data = b"\xff" * 100 + record
-    assert kernels.find_log_record(data, 0, len(data), CRC, 8, until) == (100 if until > 100 else -1)
+def test_records_begin_before_a_given_offset() -> None:
+    rows: list[int] = [0, 1, 99, 100, 101, 5000]
+    for until in rows:
+        record = encode_flow(SubRecord.MSG, 1, 7, CRC)
+        data = b"\xff" * 100 + record
+        assert kernels.find_log_record(data, 0, len(data), CRC, 8, until) == (100 if until > 100 else -1), until

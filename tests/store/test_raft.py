@@ -22,6 +22,7 @@ from stantools.store.nodes import NodeFiles
 from stantools.store.raft import Snapshot, crc64, open_log, read_snapshots
 from stantools.store.raftstate import ClusterState, SubKind
 from tests import goldenstores
+from tests.conftest import KINDS_OF_CLUSTERS, others_slow
 from tests.format.test_raftlog import assert_runs_are_entries
 
 CLUSTERS = goldenstores.unpacked() / "clusters"
@@ -75,7 +76,7 @@ def read(node: NodeFiles) -> tuple[list[RaftEntry], list[Fault | RaftFlaw], list
         return entries, wrong, [each.index for each in log.free_entries()]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_messages_come_together_whatever_the_pages_are(case: str) -> None:
     chance = random.Random(case)
     for node in nodes(case).values():
@@ -90,7 +91,7 @@ def test_messages_come_together_whatever_the_pages_are(case: str) -> None:
             assert_runs_are_entries(bytes(changed))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_logs_as_the_original_libraries_read_them(case: str) -> None:
     expected = load(case)
     cipher = cipher_of(expected)
@@ -173,7 +174,7 @@ def test_deleted_entries_lie_in_free_pages() -> None:
         assert len(set(free) - {each.index for each in entries}) == expected[name]["not_in_tree"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_nodes_are_found_where_servers_put_them(case: str) -> None:
     expected = load(case)
     layout = expected["layout"]
@@ -193,7 +194,7 @@ def test_several_nodes_are_not_taken_for_one() -> None:
         find_node(CLUSTERS / "snapshots" / "nodes")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", others_slow(CASES, KINDS_OF_CLUSTERS))
 def test_snapshots_as_the_original_reads_them(case: str) -> None:
     expected = load(case)
     for name, node in nodes(case).items():

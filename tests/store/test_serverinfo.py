@@ -41,9 +41,8 @@ def test_the_file_of_the_specification() -> None:
     assert not file.rewritten
 
 
-@pytest.mark.parametrize(
-    ("data", "outcome", "error"),
-    [
+def test_every_row_of_the_specification() -> None:
+    rows: list[tuple[bytes | None, ServerOutcome, str]] = [
         (None, ServerOutcome.ABSENT, ""),
         (HEADER, ServerOutcome.ABSENT, ""),
         (HEADER + b"\x05\0\0\0abcd", ServerOutcome.ABSENT, ""),
@@ -66,11 +65,10 @@ def test_the_file_of_the_specification() -> None:
             ServerOutcome.REFUSED,
             "incorrect file size, expected 15 bytes, got 16 bytes",
         ),
-    ],
-)
-def test_every_row_of_the_specification(data: bytes | None, outcome: ServerOutcome, error: str) -> None:
-    file = read(data)
-    assert (file.outcome, file.error) == (outcome, error)
+    ]
+    for data, outcome, error in rows:
+        file = read(data)
+        assert (file.outcome, file.error) == (outcome, error), (data, outcome, error)
 
 
 def test_without_crc_check() -> None:
@@ -92,31 +90,33 @@ def test_old_stores() -> None:
         assert not written_by_0_1(memoryview(later))
 
 
-@pytest.mark.parametrize("case", stores())
-def test_golden_files_re_serialise_to_the_same_bytes(case: str) -> None:
-    crc = crc_of(case)
-    for path in logs(case, "server.dat"):
-        data = path.read_bytes()
-        file = read_server_info(memoryview(data), crc)
-        assert not written_by_0_1(memoryview(data))
-        if file.outcome is ServerOutcome.RECOVERED:
+@pytest.mark.golden
+def test_golden_files_re_serialise_to_the_same_bytes() -> None:
+    for case in stores():
+        crc = crc_of(case)
+        for path in logs(case, "server.dat"):
+            data = path.read_bytes()
+            file = read_server_info(memoryview(data), crc)
+            assert not written_by_0_1(memoryview(data)), case
+            if file.outcome is ServerOutcome.RECOVERED:
+                assert file.info is not None
+                assert encode_server_file(file.info, crc) == data, case
+                assert bool(file.info.node_id) == (case == "clustered"), case
+
+
+@pytest.mark.golden
+def test_golden_stores() -> None:
+    for case in golden_cases():
+        expected = load_expected(case)
+        path = GOLDEN / case / "datastore" / "server.dat"
+        file = read_server_info(memoryview(path.read_bytes()) if path.exists() else None, crc_of(case))
+        opened = expected["server_open"]
+        error = opened.get("error") or ""
+        assert server_error(file) == (error if "server file" in error else ""), case
+        assert file.reported == any('Server file "' in line for line in opened["log"]), case
+        if "server_info" in expected and file.outcome is ServerOutcome.RECOVERED:
             assert file.info is not None
-            assert encode_server_file(file.info, crc) == data
-            assert bool(file.info.node_id) == (case == "clustered")
-
-
-@pytest.mark.parametrize("case", golden_cases())
-def test_golden_stores(case: str) -> None:
-    expected = load_expected(case)
-    path = GOLDEN / case / "datastore" / "server.dat"
-    file = read_server_info(memoryview(path.read_bytes()) if path.exists() else None, crc_of(case))
-    opened = expected["server_open"]
-    error = opened.get("error") or ""
-    assert server_error(file) == (error if "server file" in error else "")
-    assert file.reported == any('Server file "' in line for line in opened["log"])
-    if "server_info" in expected and file.outcome is ServerOutcome.RECOVERED:
-        assert file.info is not None
-        assert server_json(file.info) == expected["server_info"]
+            assert server_json(file.info) == expected["server_info"], case
 
 
 @pytest.mark.golden

@@ -16,7 +16,7 @@ from stantools.store.limits import ONE_SLICE, SliceLimits
 from stantools.store.slice_output import remove_slice
 from stantools.store.slicestate import SliceState, last_slice
 from stantools.store.slicewriter import SliceWriter, WriteOptions
-from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.conftest import GOLDEN, KINDS_OF_STORES, golden_cases, load_expected, others_slow
 from tests.store.slices import all_messages, messages, scan, slice_files
 
 IEEE = Crc()
@@ -45,7 +45,7 @@ def data_files(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("how", ["encode", "encode one by one", "copy", "copy one by one"])
-@pytest.mark.parametrize(("case", "channel"), healthy_channels())
+@pytest.mark.parametrize(("case", "channel"), others_slow(healthy_channels(), KINDS_OF_STORES))
 def test_rewriting_golden_slices_gives_the_same_bytes(golden, tmp_path, case, channel, how):
     source = golden / case / "datastore" / channel
     name = channel.encode()
@@ -79,7 +79,7 @@ def test_rewriting_golden_slices_gives_the_same_bytes(golden, tmp_path, case, ch
     assert written == {name: content for name, content in wanted.items() if name not in empty}
 
 
-@pytest.mark.parametrize(("case", "channel"), healthy_channels())
+@pytest.mark.parametrize(("case", "channel"), others_slow(healthy_channels(), KINDS_OF_STORES))
 def test_the_state_of_golden_slices_is_resumed(golden, case, channel):
     crc, _ = options(case)
     directory = golden / case / "datastore" / channel

@@ -72,26 +72,25 @@ def summary(state: SubsState) -> dict[int, tuple[int, list[int]]]:
         ([(NEW, 1), (MSG, 1, 4), (DELETE, 1), (NEW, 1)], {1: (0, [])}, 3, 2, 1),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 def test_the_state_machine(
     monkeypatch: pytest.MonkeyPatch,
-    rows: int,
     parts: list[tuple[Any, ...]],
     result: dict[int, tuple[int, list[int]]],
     records: int,
     dead: int,
     max_id: int,
 ) -> None:
-    monkeypatch.setattr(logscan, "BATCH_ROWS", rows)
     data = log(*parts)
-    for fold in (read_subs(data, CRC), salvage_subs(data, CRC)):
-        assert summary(fold) == result
-        assert (fold.records, fold.dead, fold.max_id, fold.rows) == (records, dead, max_id, len(parts))
-        assert fold.record_bytes == len(data) - 4
-        assert not fold.damages
-    end = read_subs(data, CRC).end
-    assert end is not None
-    assert (end.offset, end.stop, end.error) == (len(data), ScanStop.END, "")
+    for rows in (1, 2, 3, 1000):
+        monkeypatch.setattr(logscan, "BATCH_ROWS", rows)
+        for fold in (read_subs(data, CRC), salvage_subs(data, CRC)):
+            assert summary(fold) == result, rows
+            assert (fold.records, fold.dead, fold.max_id, fold.rows) == (records, dead, max_id, len(parts)), rows
+            assert fold.record_bytes == len(data) - 4, rows
+            assert not fold.damages, rows
+        end = read_subs(data, CRC).end
+        assert end is not None
+        assert (end.offset, end.stop, end.error) == (len(data), ScanStop.END, ""), rows
 
 
 def test_the_example_of_the_compaction_rule() -> None:
@@ -118,9 +117,9 @@ def test_the_appendix_of_the_specification() -> None:
     assert classify(recovered, {b"me"}) is SubStatus.OFFLINE_DURABLE
 
 
-@pytest.mark.parametrize(
-    ("bad", "stop", "error", "sizes"),
-    [
+def test_where_the_server_stops() -> None:
+    """`sizes`: bytes left of the bad part after a start without and with the truncate option."""
+    all_rows: list[tuple[bytes, ScanStop, str, tuple[int, int]]] = [
         (b"", ScanStop.END, "", (0, 0)),
         (b"\x01", ScanStop.SHORT_HEADER, "unexpected EOF", (1, 0)),
         (record(MSG, 1, 1)[:8], ScanStop.DANGLING, "", (8, 8)),
@@ -145,19 +144,17 @@ def test_the_appendix_of_the_specification() -> None:
             "corrupted data, expected crc to be 0xd8f7bf03, got 0x41feeeb9",
             (12, 12),
         ),
-    ],
-)
-def test_where_the_server_stops(bad: bytes, stop: ScanStop, error: str, sizes: tuple[int, int]) -> None:
-    """`sizes`: bytes left of the bad part after a start without and with the truncate option."""
-    good = log((NEW, 1), (MSG, 1, 7))
-    fold = read_subs(memoryview(bytes(good) + bad), CRC)
-    assert fold.end is not None
-    assert (fold.end.offset, fold.end.stop, fold.end.error) == (len(good), stop, error)
-    assert fold.end.file_size == len(good) + len(bad)
-    after = tuple(fold.end.size_after(truncate=truncate) - len(good) for truncate in (False, True))
-    assert after == sizes
-    assert summary(fold) == {1: (7, [7])}
-    assert (fold.rows, fold.record_bytes) == (2, len(good) - 4)
+    ]
+    for bad, stop, error, sizes in all_rows:
+        good = log((NEW, 1), (MSG, 1, 7))
+        fold = read_subs(memoryview(bytes(good) + bad), CRC)
+        assert fold.end is not None, (bad, stop, error, sizes)
+        assert (fold.end.offset, fold.end.stop, fold.end.error) == (len(good), stop, error), (bad, stop, error, sizes)
+        assert fold.end.file_size == len(good) + len(bad), (bad, stop, error, sizes)
+        after = tuple(fold.end.size_after(truncate=truncate) - len(good) for truncate in (False, True))
+        assert after == sizes, (bad, stop, error, sizes)
+        assert summary(fold) == {1: (7, [7])}, (bad, stop, error, sizes)
+        assert (fold.rows, fold.record_bytes) == (2, len(good) - 4), (bad, stop, error, sizes)
 
 
 def test_what_is_behind_a_refused_record_is_not_read() -> None:
@@ -189,9 +186,8 @@ DURABLE = {"durable_name": b"d", "is_durable": True}
 GROUP = {"q_group": b"d:g", "is_durable": True}
 
 
-@pytest.mark.parametrize(
-    ("fields", "known", "status"),
-    [
+def test_what_the_server_makes_of_a_subscription() -> None:
+    rows: list[tuple[dict[str, Any], bool, SubStatus]] = [
         (DURABLE | {"is_closed": True}, True, SubStatus.OFFLINE_DURABLE),
         (DURABLE | {"is_closed": True}, False, SubStatus.OFFLINE_DURABLE),
         (DURABLE, True, SubStatus.ACTIVE),
@@ -203,8 +199,7 @@ GROUP = {"q_group": b"d:g", "is_durable": True}
         (GROUP, True, SubStatus.ACTIVE),
         (GROUP, False, SubStatus.GHOST),
         (GROUP | {"client_id": b""}, True, SubStatus.SHADOW),
-    ],
-)
-def test_what_the_server_makes_of_a_subscription(fields: dict[str, Any], known: bool, status: SubStatus) -> None:
-    recovered = pb.SubState(**({"id": 1, "client_id": b"me"} | fields))
-    assert classify(recovered, {b"me": object()} if known else {}) is status
+    ]
+    for fields, known, status in rows:
+        recovered = pb.SubState(**({"id": 1, "client_id": b"me"} | fields))
+        assert classify(recovered, {b"me": object()} if known else {}) is status, (fields, known, status)

@@ -34,9 +34,9 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("size", VECTORS)
-def test_vectors(kernel: ModuleType, size: int) -> None:
-    assert kernel.hash64(bytes(range(size)), KEY).to_bytes(8, "little").hex() == VECTORS[size]
+def test_vectors(kernel: ModuleType) -> None:
+    for size in VECTORS:
+        assert kernel.hash64(bytes(range(size)), KEY).to_bytes(8, "little").hex() == VECTORS[size], size
 
 
 @pytest.mark.parametrize("size", VECTORS)

@@ -82,15 +82,13 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         stream_meta("S", {"subjects": ["a\udcff"]}, CREATED)
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "text"),
-    [
+def test_times() -> None:
+    rows: list[tuple[int, str]] = [
         (0, "1970-01-01T00:00:00.000000000Z"),
         (-1, "1969-12-31T23:59:59.999999999Z"),
         ((1 << 63) - 1, "2262-04-11T23:47:16.854775807Z"),
         (-(1 << 63), "1677-09-21T00:12:43.145224192Z"),
         (CREATED, "2020-09-13T12:26:40.123456789Z"),
-    ],
-)
-def test_times(timestamp: int, text: str) -> None:
-    assert format_time(timestamp) == text
+    ]
+    for timestamp, text in rows:
+        assert format_time(timestamp) == text, (timestamp, text)

@@ -15,7 +15,7 @@ from stantools.migration.targets import in_use
 from stantools.migration.targets.directories import StoreDirectory
 from stantools.migration.targets.file_destination import PlacedStream, prove_stream_directory
 from tests import natsclient, servers
-from tests.conftest import EACH_VERSION, load_expected
+from tests.conftest import EACH_VERSION, load_expected, others_slow
 from tests.migration.facts import facts_of
 from tests.migration.offline.streams import (
     PENDING,
@@ -249,7 +249,7 @@ async def test_a_server_that_was_started_meanwhile(
     assert not StoreDirectory(server.store_dir).place(stream).present
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 async def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
     if version not in RUNNABLE:
         pytest.skip("no nats-server here (python tests/servers.py)")
@@ -262,7 +262,7 @@ async def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
         StoreDirectory(place).place(stream)
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 async def test_an_encrypted_store_is_refused(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     place = tmp_path / "encrypted"

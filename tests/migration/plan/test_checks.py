@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from stantools.migration.plan.checks import find_problems
 from stantools.migration.plan.choices import LoadMethod
 from stantools.migration.plan.migration_plan import (
@@ -62,9 +60,8 @@ def push(**settings: Any) -> StreamPlan:
     return stream(consumers=(consumer(kind=ConsumerKind.PUSH, settings={k: v for k, v in given.items() if v}),))
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
+def test_problems() -> None:
+    rows: list[tuple[MigrationPlan, str]] = [
         (plan(), "no channel is selected"),
         (plan(GOOD, way=LoadMethod.PUBLISH, target=TargetRef(TargetKind.BACKUP)), "publishing needs a running server"),
         (plan(stream("a.b")), "cannot be the name of a stream"),
@@ -115,17 +112,15 @@ def push(**settings: Any) -> StreamPlan:
             plan(push(), replace(push(), name="B", parts=(ChannelPart("b", "b"),), subjects=("b",))),
             "same subject 'to.d'",
         ),
-    ],
-)
-def test_problems(made: MigrationPlan, said: str) -> None:
-    problems = [note for note in find_problems(made) if note.level is RemarkLevel.PROBLEM]
-    assert any(said in note.text for note in problems), problems
-    assert all(note.remedy for note in problems)
+    ]
+    for made, said in rows:
+        problems = [note for note in find_problems(made) if note.level is RemarkLevel.PROBLEM]
+        assert any(said in note.text for note in problems), problems
+        assert all(note.remedy for note in problems), (made, said)
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
+def test_warnings() -> None:
+    rows: list[tuple[MigrationPlan, str]] = [
         (plan(stream("x" * 201)), "more than 200 bytes"),
         (plan(stream(), way=LoadMethod.PUBLISH), "the old ones are lost"),
         (plan(merged(origin_headers=False)), "their channel sequences are lost"),
@@ -139,12 +134,11 @@ def test_problems(made: MigrationPlan, said: str) -> None:
             plan(*(stream(f"S{n}", f"s{n}", settings={"num_replicas": 3}) for n in range(501))),
             "501 streams with several replicas",
         ),
-    ],
-)
-def test_warnings(made: MigrationPlan, said: str) -> None:
-    notes = find_problems(made)
-    assert any(said in note.text for note in notes), notes
-    assert all(note.level is RemarkLevel.WARNING for note in notes)
+    ]
+    for made, said in rows:
+        notes = find_problems(made)
+        assert any(said in note.text for note in notes), notes
+        assert all(note.level is RemarkLevel.WARNING for note in notes), (made, said)
 
 
 def test_many_streams_are_checked_quickly() -> None:

@@ -33,9 +33,8 @@ def test_sequences_come_back(sequences: set[int]) -> None:
     assert fields.parse_sequences(fields.format_sequences(rising)) == rising
 
 
-@pytest.mark.parametrize(
-    ("format_", "value", "text"),
-    [
+def test_how_they_are_written() -> None:
+    rows: list[tuple[Callable[[Any], str], Any, str]] = [
         (format_duration, 0, "0s"),
         (format_duration, 30 * 10**9, "30s"),
         (format_duration, 36 * 3600 * 10**9, "1d12h"),
@@ -48,15 +47,13 @@ def test_sequences_come_back(sequences: set[int]) -> None:
         (fields.format_sequences, [], "none"),
         (fields.about, 1_258_291, "1.2 MB"),
         (fields.about, 12, "12 B"),
-    ],
-)
-def test_how_they_are_written(format_: Callable[[Any], str], value: Any, text: str) -> None:
-    assert format_(value) == text
+    ]
+    for format_, value, text in rows:
+        assert format_(value) == text, (format_, value, text)
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
+def test_what_is_understood() -> None:
+    rows: list[tuple[Callable[[str], Any], str, Any]] = [
         (fields.read_duration, "72h", 72 * 3600 * 10**9),
         (fields.read_duration, "1.5s", 1_500_000_000),
         (fields.read_duration, "250ms", 250_000_000),
@@ -68,15 +65,13 @@ def test_how_they_are_written(format_: Callable[[Any], str], value: Any, text: s
         (fields.parse_sequences, "3 1,2", (1, 2, 3)),
         (fields.parse_sequences, "none", ()),
         (fields.parse_time, "1970-01-01T00:00:01.5Z", 1_500_000_000),
-    ],
-)
-def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) -> None:
-    assert parse(text) == value
+    ]
+    for parse, text, value in rows:
+        assert parse(text) == value, (parse, text, value)
 
 
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
+def test_what_is_not() -> None:
+    rows: list[tuple[Callable[[str], Any], str]] = [
         (fields.read_duration, "30"),
         (fields.read_duration, "-1s"),
         (fields.read_duration, "s"),
@@ -97,8 +92,8 @@ def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) 
         (fields.parse_sequences, "18446744073709551616"),
         (fields.parse_time, "2026-13-01T00:00:00Z"),
         (fields.parse_time, "yesterday"),
-    ],
-)
-def test_what_is_not(parse: Callable[[str], Any], text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        parse(text)
+    ]
+    for parse, text in rows:
+        with pytest.raises(ValueError, match=r"."):
+            parse(text)
+            pytest.fail(f"accepted: {(parse, text)!r}")

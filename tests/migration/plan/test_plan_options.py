@@ -94,18 +94,17 @@ def test_mappings() -> None:
             mapping_override(text)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_wrong_prefixes() -> None:
+    rows: list[dict[str, str]] = [
         {"stream_prefix": "a."},
         {"stream_prefix": "x" * 101},
         {"subject_prefix": "a b."},
         {"subject_prefix": "."},
         {"push_prefix": ""},
         {"push_prefix": "a.*"},
-    ],
-)
-def test_wrong_prefixes(wrong: dict[str, str]) -> None:
-    with pytest.raises(UsageError) as caught:
-        PlanOptions(**wrong)  # type: ignore[arg-type]
-    assert caught.value.remedy
+    ]
+    for wrong in rows:
+        with pytest.raises(UsageError) as caught:
+            PlanOptions(**wrong)  # type: ignore[arg-type]
+            pytest.fail(f"accepted: {wrong!r}")
+        assert caught.value.remedy, wrong

@@ -33,7 +33,7 @@ from stantools.migration.plan.overrides import mapping_override
 from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
-from tests.conftest import golden_cases
+from tests.conftest import cases_by_kind
 from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, queue, sub, write_store
 from tests.migration.stores import opened
 
@@ -328,9 +328,8 @@ def test_long_lists_of_pending_messages_are_wrapped() -> None:
     assert parsed(text) == plan
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "check"),
-    [
+def test_edits_are_taken() -> None:
+    rows: list[tuple[str, str, Any]] = [
         ("- stream: orders_new", "- stream: ORDERS", lambda p: p.streams[0].config["name"] == "ORDERS"),
         ("    subject: orders.new", "    subject: new", lambda p: p.streams[0].subjects == ("new",)),
         ("  replicas: 3", "  replicas: 1", lambda p: {s.settings["num_replicas"] for s in p.streams} == {1}),
@@ -349,14 +348,13 @@ def test_long_lists_of_pending_messages_are_wrapped() -> None:
             lambda p: p.streams[0].consumers[0].config["durable_name"] == "e",
         ),
         ("  origin_headers: no", "  origin_headers: yes", lambda p: all(s.origin_headers for s in p.streams)),
-    ],
-)
-def test_edits_are_taken(before: str, after: str, check: Any) -> None:
-    assert EXAMPLE_TEXT.count(before + "\n") + EXAMPLE_TEXT.count(before + "  #") == 1
-    edited = parsed(EXAMPLE_TEXT.replace(before, after))
-    assert check(edited)
-    assert not check(EXAMPLE)
-    assert edited.digest != EXAMPLE.digest
+    ]
+    for before, after, check in rows:
+        assert EXAMPLE_TEXT.count(before + "\n") + EXAMPLE_TEXT.count(before + "  #") == 1, (before, after, check)
+        edited = parsed(EXAMPLE_TEXT.replace(before, after))
+        assert check(edited), (before, after, check)
+        assert not check(EXAMPLE), (before, after, check)
+        assert edited.digest != EXAMPLE.digest, (before, after, check)
 
 
 def test_moving_a_channel_to_another_stream_numbers_it_anew() -> None:
@@ -382,18 +380,18 @@ complete: yes
     assert one.consumers[0].settings == CONSUMER_DEFAULTS | {"ack_wait": SECOND, "filter_subject": "b"}
 
 
-@pytest.mark.parametrize("lines", range(1, 12))
-def test_a_plan_that_was_cut_short(lines: int) -> None:
+def test_a_plan_that_was_cut_short() -> None:
     """Wherever it is cut: what is left may look whole."""
-    whole = ["plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:"]
-    whole += [f"- {{stream: S{number}, channels: []}}" for number in range(6)]
-    with pytest.raises(UsageError):
-        parsed("\n".join(whole[:lines]) + "\n")
+    for lines in range(1, 12):
+        whole = ["plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:"]
+        whole += [f"- {{stream: S{number}, channels: []}}" for number in range(6)]
+        with pytest.raises(UsageError):
+            parsed("\n".join(whole[:lines]) + "\n")
+            pytest.fail(f"accepted: {lines!r}")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
+def test_wrong_edits_are_told_with_their_line() -> None:
+    rows: list[tuple[str, str, str]] = [
         ("plan: 1", "plan: 2", "`plan` is '2', expected 1"),
         ("plan: 1\n", "", "`plan: 1` is missing: this is not a migration plan"),
         ("- stream: orders_new", "- stream: orders.new", "'orders.new' cannot be the name of a stream"),
@@ -426,20 +424,20 @@ def test_a_plan_that_was_cut_short(lines: int) -> None:
         ("way: archive", "way: archive: 5", "not YAML"),
         ("way: archive", "way: 'archive", "not YAML"),
         ("way: archive", "way: !!binary '*'", "expected base64"),
-    ],
-)
-def test_wrong_edits_are_told_with_their_line(before: str, after: str, said: str) -> None:
-    assert before in EXAMPLE_TEXT
-    with pytest.raises(UsageError) as caught:
-        parsed(EXAMPLE_TEXT.replace(before, after, 1))
-    message = caught.value.message
-    assert message.startswith("plan.yaml, line ")
-    assert said in message
-    assert caught.value.remedy
-    if "not YAML" not in said and "missing" not in said:
-        place = EXAMPLE_TEXT[: EXAMPLE_TEXT.index(before)].count("\n") + 1
-        told = int(message.removeprefix("plan.yaml, line ").partition(":")[0])
-        assert place <= told <= place + after.count("\n") + 1
+    ]
+    for before, after, said in rows:
+        assert before in EXAMPLE_TEXT, (before, after, said)
+        with pytest.raises(UsageError) as caught:
+            parsed(EXAMPLE_TEXT.replace(before, after, 1))
+            pytest.fail(f"accepted: {(before, after, said)!r}")
+        message = caught.value.message
+        assert message.startswith("plan.yaml, line "), (before, after, said)
+        assert said in message, (before, after, said)
+        assert caught.value.remedy, (before, after, said)
+        if "not YAML" not in said and "missing" not in said:
+            place = EXAMPLE_TEXT[: EXAMPLE_TEXT.index(before)].count("\n") + 1
+            told = int(message.removeprefix("plan.yaml, line ").partition(":")[0])
+            assert place <= told <= place + after.count("\n") + 1, (before, after, said)
 
 
 def test_a_typo_gets_a_hint() -> None:
@@ -509,7 +507,7 @@ def test_the_plan_of_a_store_comes_back(tmp_path: Path) -> None:
         assert again(plan) == plan
 
 
-@pytest.mark.parametrize("case", golden_cases())
+@pytest.mark.parametrize("case", cases_by_kind())
 def test_plans_of_golden_stores_come_back(golden: Path, case: str) -> None:
     from stantools.errors import StoreUnreadableError
     from stantools.migration.source import open_source

@@ -16,12 +16,11 @@ from stantools.migration.plan.plan_options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.streamfiles.stream_config import STREAM_MEMBERS
-from tests import natsclient, servers
+from tests import natsclient
 from tests.migration.plan.stores import NOW, SECOND, Channel, durable, queue, write_store
 from tests.migration.stores import opened
 
 #: What servers know differs by version.
-EVERY_VERSION = pytest.mark.parametrize("each_server", servers.VERSIONS, indirect=True)
 #: A value for every setting that a plan may have, the defaults aside.
 STREAM_VALUES: dict[str, Any] = {
     "description": "text",
@@ -88,7 +87,6 @@ async def create(url: str, plan: MigrationPlan, ignored: set[str]) -> None:
                 same(consumer.config, answer["config"], set())
 
 
-@EVERY_VERSION
 async def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
     channels: dict[str | bytes, Channel] = {
         "orders.new": Channel(range(1, 9), [durable(1, "d", sent=5, pending=[3])]),
@@ -114,7 +112,6 @@ async def test_plans_are_taken(each_server: Any, tmp_path: Path) -> None:
         await create(each_server.url, make_plan(source, options, version, now_ns=NOW), set())  # type: ignore[arg-type]
 
 
-@EVERY_VERSION
 async def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
     assert STREAM_VALUES.keys() == {field.key for field in STREAM_FIELDS}
     consumer_keys = {field.key for field in CONSUMER_FIELDS} - {"deliver_group"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytest
-
 from stantools.migration.proof.match import channels_of, source_options_of
 
 NAMES = ["orders", "orders.new", "a_b", "tail", os.fsdecode(b"caf\xff")]
@@ -16,9 +14,8 @@ def stream(name: str = "X", **config: Any) -> dict[str, Any]:
     return {"config": {"name": name, **config}}
 
 
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
+def test_channels() -> None:
+    rows: list[tuple[dict[str, Any], list[str]]] = [
         (stream(metadata={"stantools.channel": "orders"}, subjects=["tail"]), ["orders"]),
         (
             stream(metadata={"stantools.channel": "gone"}, description="NATS Streaming channel orders.new"),
@@ -33,10 +30,9 @@ def stream(name: str = "X", **config: Any) -> dict[str, Any]:
         (stream(subjects=["orders.>"]), []),
         (stream(subjects=None, metadata=None), []),
         (stream(), []),
-    ],
-)
-def test_channels(info: dict[str, Any], expected: list[str]) -> None:
-    assert channels_of(info, NAMES) == expected
+    ]
+    for info, expected in rows:
+        assert channels_of(info, NAMES) == expected, (info, expected)
 
 
 def test_patterns() -> None:

@@ -17,6 +17,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
 from stantools.streamfiles.headers import header_block
 from tests import servers
+from tests.conftest import others_slow
 from tests.migration.publish.conftest import peer
 from tests.migration.stores import Record, fill, records, single, stored, write_store
 from tests.natsclient import jetstream
@@ -194,7 +195,7 @@ async def _proof_while(server: Any, source: SingleSource, disturb: Any) -> Proof
         return await ExpectedStream("FOO", source, False, False).prove(js, progress=progress)
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
+@pytest.mark.parametrize("version", others_slow(["2.9.10", "2.15.1"], {"2.15.1"}))
 async def test_a_server_that_restarts(
     start_server: Any, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from stantools.migration.publish.consumers import UNFINISHED
 from stantools.migration.publish.stream_publish import publish_stream
 from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
+from tests.conftest import others_slow
 from tests.migration.publish.conftest import CONFIG, FakeSource, numbered, peer
 from tests.natsclient import jetstream
 from tests.streamfiles.making import batch
@@ -119,8 +120,15 @@ async def test_every_position_on_every_server(each_server: Any) -> None:
             assert all(data == b"payload %d" % s for s, _, data in got), name
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
-@pytest.mark.parametrize("group", ["", "workers"])
+@pytest.mark.parametrize(
+    ("version", "group"),
+    [
+        ("2.9.10", ""),
+        ("2.15.1", "workers"),
+        pytest.param("2.9.10", "workers", marks=pytest.mark.slow),
+        pytest.param("2.15.1", "", marks=pytest.mark.slow),
+    ],
+)
 async def test_push_consumers(start_server: Callable[..., Any], version: str, group: str) -> None:
     more = {"deliver_subject": "to.workers", **({"deliver_group": group} if group else {})}
     source = FakeSource(numbered(*(n for n in range(1, 12_001) if n % 100)))
@@ -148,7 +156,7 @@ async def test_push_consumers(start_server: Callable[..., Any], version: str, gr
         ]
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
+@pytest.mark.parametrize("version", others_slow(["2.9.10", "2.12.8", "2.15.1"], {"2.15.1"}))
 async def test_many_pending(start_server: Callable[..., Any], version: str) -> None:
     source = FakeSource(numbered(*range(1, 20_001)))
     pending = tuple(range(7, 19_000, 3))

@@ -42,7 +42,13 @@ CASES = (
 
 @pytest.mark.parametrize(
     ("version", "kind"),
-    [("2.9.10", "pull"), ("2.9.10", "push"), ("2.12.8", "pull"), ("2.15.1", "pull"), ("2.15.1", "push")],
+    [
+        ("2.9.10", "push"),
+        ("2.15.1", "pull"),
+        pytest.param("2.9.10", "pull", marks=pytest.mark.slow),
+        pytest.param("2.12.8", "pull", marks=pytest.mark.slow),
+        pytest.param("2.15.1", "push", marks=pytest.mark.slow),
+    ],
 )
 async def test_golden_stores(
     golden_copy: Callable[[str], Path],

@@ -18,6 +18,7 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.connection import NatsConnection, connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.publishing.publish_run import PublishWindow
+from tests.conftest import others_slow
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place
@@ -205,7 +206,7 @@ async def test_a_process_that_is_killed(start_server: Callable[..., Any], versio
         assert await read_back(js, "ORDERS") == expected(source)
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
+@pytest.mark.parametrize("version", others_slow(["2.9.10", "2.15.1"], {"2.15.1"}))
 async def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
     source = long_source(20_000)

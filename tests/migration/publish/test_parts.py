@@ -98,9 +98,8 @@ def test_any_channel_can_be_part_of_an_id(channel: bytes) -> None:
     assert headers.is_safe_value(headers.identity(channel, 1) + b"1")
 
 
-@pytest.mark.parametrize(
-    ("there", "wanted", "differs"),
-    [
+def test_configurations_differ() -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
         ({"max_msgs": -1}, {"max_msgs": 0}, False),
         ({}, {"max_msgs": -1}, False),
         ({"max_msgs": 5}, {"max_msgs": -1}, True),
@@ -113,10 +112,9 @@ def test_any_channel_can_be_part_of_an_id(channel: bytes) -> None:
         ({"republish": {"src": ">", "dest": "x.>"}}, {}, True),
         ({"duplicate_window": 5}, {"duplicate_window": 5}, False),
         ({"description": "a"}, {"description": "b"}, False),
-    ],
-)
-def test_configurations_differ(there: dict[str, Any], wanted: dict[str, Any], differs: bool) -> None:
-    assert bool(configurations.differences(there, wanted)) == differs
+    ]
+    for there, wanted, differs in rows:
+        assert bool(configurations.differences(there, wanted)) == differs, (there, wanted, differs)
 
 
 def test_configuration_for_filling() -> None:
@@ -141,9 +139,8 @@ def test_configuration_for_filling() -> None:
     assert configurations.with_max_bytes(few, {**final, "max_bytes": 7})["max_bytes"] == 7
 
 
-@pytest.mark.parametrize(
-    ("problem", "retriable"),
-    [
+def test_which_failures_are_retriable() -> None:
+    rows: list[tuple[StantoolsError, bool]] = [
         (ApiError("x", 400, 10071, "wrong last sequence: 1"), True),
         (ApiError("x", 503, 10008, "system temporarily unavailable"), True),
         (ApiError("x", 503, 0, "no stream takes it"), True),
@@ -155,10 +152,9 @@ def test_configuration_for_filling() -> None:
         (NoAnswerError("x"), True),
         (PermissionDeniedError("x", "publish to"), False),
         (StantoolsError("x"), False),
-    ],
-)
-def test_which_failures_are_retriable(problem: StantoolsError, retriable: bool) -> None:
-    assert problem.retriable == retriable
+    ]
+    for problem, retriable in rows:
+        assert problem.retriable == retriable, (problem, retriable)
 
 
 class _Connected:

@@ -31,6 +31,7 @@ from stantools.nats.jetstream import MESSAGE_NOT_FOUND
 from stantools.nats.publishing.publish_run import PublishWindow
 from tests.broker.stores.jetstream.loop import run
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link, Stream, _matches
+from tests.conftest import others_slow
 from tests.migration.replay.stores import MS, START, jetstream, messages, planned
 from tests.migration.stores import write_store
 
@@ -184,7 +185,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> ReplayPlan:
 WANTED = {name.encode(): [f"{name}{n}".encode() for n in range(1, count + 1)] for name, count in COUNTS.items()}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", others_slow(range(8), range(4)))
 def test_once_and_in_order(seed: int, plan: ReplayPlan, tmp_path: Path) -> None:
     """No stream recognises an id: what the replay does not find is stored twice."""
     play = Play(seed, plan, tmp_path / "state.json", Faults(silent=0.01, late=0.01, apart=3))
@@ -195,7 +196,7 @@ def test_once_and_in_order(seed: int, plan: ReplayPlan, tmp_path: Path) -> None:
     assert play.again and len(play.outcomes) >= 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", others_slow(range(4), range(2)))
 def test_once_while_leaders_change(seed: int, plan: ReplayPlan, tmp_path: Path) -> None:
     """A message may be stored after a later one, or after the replay has looked for it: ids prevent a second one."""
     faults = Faults(silent=0.01, late=0.01, nobody=0.01, apart=5, leaderless=5)
@@ -206,7 +207,7 @@ def test_once_while_leaders_change(seed: int, plan: ReplayPlan, tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", others_slow(range(4), range(2)))
 def test_streams_lose_messages_that_they_acknowledged(seed: int, plan: ReplayPlan, tmp_path: Path) -> None:
     play = Play(seed, plan, tmp_path / "state.json", Faults(silent=0.01, apart=5))
     lost: list[str] = []

@@ -11,9 +11,8 @@ from stantools.migration.replay.subjects import SubjectRule, SubjectRules, chann
 from stantools.store.directory import subject_matches
 
 
-@pytest.mark.parametrize(
-    ("rules", "prefix", "channel", "subject"),
-    [
+def test_rules() -> None:
+    rows: list[tuple[list[str], str, str, str]] = [
         ([], "", "orders", "orders"),
         (["old.*=new.*"], "", "old.orders", "new.orders"),
         (["old.*=new.*"], "", "old.orders.eu", "old.orders.eu"),
@@ -33,19 +32,22 @@ from stantools.store.directory import subject_matches
         (["x=y"], "p.q", "x", "p.q.y"),
         ([], "p.", "x", "p.x"),
         (["a=b=c"], "", "a", "b=c"),
-    ],
-)
-def test_rules(rules: list[str], prefix: str, channel: str, subject: str) -> None:
-    assert SubjectRules.parse(rules, prefix).subject(channel.encode()) == subject.encode()
+    ]
+    for rules, prefix, channel, subject in rows:
+        assert SubjectRules.parse(rules, prefix).subject(channel.encode()) == subject.encode(), (
+            rules,
+            prefix,
+            channel,
+            subject,
+        )
 
 
 def test_a_name_that_is_not_utf_8_comes_back_as_it_was() -> None:
     assert SubjectRules.parse(["x.*=y.*"]).subject(b"x.\xff") == b"y.\xff"
 
 
-@pytest.mark.parametrize(
-    ("rule", "says"),
-    [
+def test_wrong_rules_are_refused() -> None:
+    rows: list[tuple[str, str]] = [
         ("orders", "not a rule"),
         ("=x", "not a rule"),
         ("x=", "not a rule"),
@@ -57,22 +59,23 @@ def test_a_name_that_is_not_utf_8_comes_back_as_it_was() -> None:
         ("a.>.b=c", "only be last"),
         ("a=b..c", "empty token"),
         ("a.*=b*", "not a token"),
-    ],
-)
-def test_wrong_rules_are_refused(rule: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        SubjectRule.parse(rule)
+    ]
+    for rule, says in rows:
+        with pytest.raises(UsageError, match=says):
+            SubjectRule.parse(rule)
+            pytest.fail(f"accepted: {(rule, says)!r}")
 
 
-@pytest.mark.parametrize("prefix", ["a..b", ".a", "a b", "a.*", "$JS.API"])
-def test_wrong_prefixes_are_refused(prefix: str) -> None:
-    with pytest.raises(UsageError, match="prefix"):
-        SubjectRules.parse([], prefix)
+def test_wrong_prefixes_are_refused() -> None:
+    rows: list[str] = ["a..b", ".a", "a b", "a.*", "$JS.API"]
+    for prefix in rows:
+        with pytest.raises(UsageError, match="prefix"):
+            SubjectRules.parse([], prefix)
+            pytest.fail(f"accepted: {prefix!r}")
 
 
-@pytest.mark.parametrize(
-    ("subject", "says"),
-    [
+def test_subjects_that_nothing_can_be_published_to() -> None:
+    rows: list[tuple[bytes, str]] = [
         (b"a.b", ""),
         ("grüße".encode(), ""),
         (b"a*", ""),
@@ -87,16 +90,16 @@ def test_wrong_prefixes_are_refused(prefix: str) -> None:
         (b"$JS.API.INFO", "server"),
         (b"$JSX", ""),
         (b"\xff", "UTF-8"),
-    ],
-)
-def test_subjects_that_nothing_can_be_published_to(subject: bytes, says: str) -> None:
-    problem = replay_problem(subject)
-    assert says in problem if says else not problem
+    ]
+    for subject, says in rows:
+        problem = replay_problem(subject)
+        assert says in problem if says else not problem, (subject, says)
 
 
-@pytest.mark.parametrize("channel", [b"a/b", b"a*", b"a>b", b"a..b", b"", b"a b"])
-def test_channels_that_a_streaming_server_refuses(channel: bytes) -> None:
-    assert channel_problem(channel)
+def test_channels_that_a_streaming_server_refuses() -> None:
+    rows: list[bytes] = [b"a/b", b"a*", b"a>b", b"a..b", b"", b"a b"]
+    for channel in rows:
+        assert channel_problem(channel), channel
 
 
 tokens = st.text(st.sampled_from("ab"), min_size=1, max_size=2)

@@ -22,7 +22,7 @@ from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles.stream_config import unknown_options
 from tests import servers
-from tests.conftest import EACH_VERSION
+from tests.conftest import EACH_VERSION, others_slow
 from tests.migration.server.archives import Archive, build
 from tests.nats.authority import Operator
 from tests.natsclient import jetstream
@@ -83,7 +83,7 @@ async def test_creates_nothing(start_server: Callable[..., Any]) -> None:
         assert await js.stream_names() == []
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 async def test_jetstream_is_off(start_server: Callable[..., Any], version: str) -> None:
     assert codes(await look(start_server(version, jetstream=False), demand())) == ["jetstream-off"]
     config = {"accounts": {"A": {"users": [{"user": "a", "password": "p"}]}, "B": {"jetstream": True}}}
@@ -120,7 +120,6 @@ async def test_subjects_of_two_new_streams(start_server: Callable[..., Any]) -> 
     ]
 
 
-@pytest.mark.parametrize("each_server", servers.VERSIONS, indirect=True)  # they differ
 async def test_subjects_that_servers_refuse(each_server: Any) -> None:
     version = tuple(map(int, each_server.version.split(".")))
     assert refused(">", version)
@@ -154,7 +153,7 @@ async def test_limits_of_the_account(start_server: Callable[..., Any]) -> None:
     assert "max ack pending exceeds" in await attempt(tight, build(consumers=("d",)), **LOGIN)
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 @pytest.mark.parametrize("required", [True, False])
 async def test_max_bytes_of_a_stream(start_server: Callable[..., Any], version: str, required: bool) -> None:
     limits = {"max_bytes_required": True} if required else {"disk_max_stream_bytes": 20_000}

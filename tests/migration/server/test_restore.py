@@ -21,6 +21,7 @@ from stantools.nats.connect_options import ConnectOptions
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from tests import servers
+from tests.conftest import others_slow
 from tests.migration.server.archives import Archive, build, payload
 from tests.natsclient import jetstream
 
@@ -163,7 +164,9 @@ async def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Call
     await asyncio.gather(impatient(start_server()), *map(patient, running))
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, "2.12.8", servers.NEWEST])
+@pytest.mark.parametrize(
+    "version", others_slow([servers.OLDEST, "2.12.8", servers.NEWEST], {servers.OLDEST, servers.NEWEST})
+)
 async def test_a_server_killed_half_way_leaves_nothing(start_server: Callable[..., Any], version: str) -> None:
     archive = build(messages=4000, size=1000)
     server = start_server(version)
@@ -260,7 +263,7 @@ def users(*permissions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 async def test_the_least_permissions_are_enough(start_server: Callable[..., Any], version: str) -> None:
     least = {"publish": ["$JS.API.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.*.*"], "subscribe": ["_INBOX.>"]}
     server = start_server(version, users(least))
@@ -332,7 +335,7 @@ async def test_through_a_domain(start_server: Callable[..., Any], tmp_path: Path
         assert (await put(js, archive))["messages"] == 100
 
 
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", others_slow([servers.OLDEST, servers.NEWEST], {servers.NEWEST}))
 async def test_into_an_encrypted_store(start_server: Callable[..., Any], tmp_path: Path, version: str) -> None:
     store = tmp_path / "js"
     settings = {"jetstream": {"store_dir": str(store), "key": "a secret key that is long enough"}}

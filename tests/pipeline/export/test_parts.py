@@ -156,9 +156,8 @@ def test_runs_are_not_copied() -> None:
     assert [part.column("seq").buffers()[1].address for part in parts] == [address, address]
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
+def test_names_as_spark_escapes_them() -> None:
+    rows: list[tuple[str, str]] = [
         ("orders.new", "orders.new"),
         ("a b", "a b"),
         ("50%", "50%25"),
@@ -166,10 +165,9 @@ def test_runs_are_not_copied() -> None:
         ("q\"'*?\\{}[]^#", "q%22%27%2A%3F%5C%7B}%5B%5D%5E%23"),
         ("line\nbreak\x7f", "line%0Abreak%7F"),
         ("ü €", "ü €"),
-    ],
-)
-def test_names_as_spark_escapes_them(value: str, name: str) -> None:
-    assert escaped(value) == name
+    ]
+    for value, name in rows:
+        assert escaped(value) == name, (value, name)
 
 
 def test_names_of_directories() -> None:

@@ -164,9 +164,8 @@ def test_a_file_that_is_given_up_is_not_finished_later(
     assert not complaints
 
 
-@pytest.mark.parametrize(
-    ("layout", "problem"),
-    [
+def test_what_makes_no_sense() -> None:
+    rows: list[tuple[ExportLayout, str]] = [
         (ExportLayout(columns=("seq", "sek")), "no column 'sek'"),
         (ExportLayout(columns=("seq", "seq")), "twice"),
         (ExportLayout(by=("channel", "channel")), "repeats a level"),
@@ -175,12 +174,12 @@ def test_a_file_that_is_given_up_is_not_finished_later(
         (ExportLayout(TableName.CLIENTS, by=("channel",)), "cannot be divided by 'channel'"),
         (ExportLayout(columns=("channel",), by=("channel",)), "no column is left"),
         (ExportLayout(format=Format.CSV), "csv files cannot be compressed with snappy"),
-    ],
-)
-def test_what_makes_no_sense(layout: ExportLayout, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem) as caught:
-        layout.check()
-    assert caught.value.remedy
+    ]
+    for layout, problem in rows:
+        with pytest.raises(UsageError, match=problem) as caught:
+            layout.check()
+            pytest.fail(f"accepted: {(layout, problem)!r}")
+        assert caught.value.remedy, (layout, problem)
 
 
 def test_columns_that_are_read() -> None:

@@ -20,8 +20,8 @@ from tests.pipeline.export import everyexport
 def exports(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """What was exported with pyarrow and without."""
     place = tmp_path_factory.mktemp("exports")
-    write_sample(place / "sample", SampleOptions(messages=3000, damage=["flipped-length", "flipped-byte"]))
-    stores = [str(golden / case / "datastore") for case in sorted(KINDS_OF_STORES)]
+    write_sample(place / "sample", SampleOptions(messages=800, damage=["flipped-length", "flipped-byte"]))
+    stores = [str(golden / case / "datastore") for case in sorted(KINDS_OF_STORES)[1::3]]
     running = [
         subprocess.Popen([sys.executable, everyexport.__file__, way, place / way, place / "sample", *stores])
         for way in ("with", "without")

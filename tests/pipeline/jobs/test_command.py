@@ -98,25 +98,33 @@ def test_nothing_at_all_to_read(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "empty").exit_code == ExitCode.UNREACHABLE
 
 
-def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path) -> None:
-    wrong = alone("verify", "--master", "lokal[2]", store)
-    assert (wrong.returncode, wrong.stdout) == (ExitCode.USAGE, "")
-    assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in wrong.stderr
+def test_what_is_missing_for_spark_is_named_at_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = pytest.importorskip("pyspark")
+    with monkeypatch.context() as nothing_runs:
+        nothing_runs.setattr("stantools.pipeline.spark.session.active_session", lambda: None)
+        nothing_runs.setattr(pyspark.SparkContext, "_gateway", None)
+        wrong = run("verify", "--master", "lokal[2]", store)
+        assert (wrong.exit_code, wrong.stdout) == (ExitCode.USAGE, "")
+        assert "'lokal[2]' is not a Spark master\n  -> it is one of: local, local[2]," in wrong.stderr
 
-    both = alone("verify", "--master", "local", "--remote", "sc://localhost", store)
-    assert both.returncode == ExitCode.USAGE
-    assert "--remote and --master exclude each other" in both.stderr
+        both = run("verify", "--master", "local", "--remote", "sc://localhost", store)
+        assert both.exit_code == ExitCode.USAGE
+        assert "--remote and --master exclude each other" in both.stderr
 
-    connect = alone("verify", "--master", "sc://localhost", store)
-    assert connect.returncode == ExitCode.USAGE
-    assert "use --remote sc://localhost" in connect.stderr
+        connect = run("verify", "--master", "sc://localhost", store)
+        assert connect.exit_code == ExitCode.USAGE
+        assert "use --remote sc://localhost" in connect.stderr
 
-    java = alone("verify", "--engine", "spark", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
-    assert java.returncode == ExitCode.UNREACHABLE
-    assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in java.stderr
-    assert "apt install openjdk-17" in java.stderr
-    here = alone("verify", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
-    assert (here.returncode, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")
+        nothing_runs.setenv("JAVA_HOME", str(tmp_path))
+        nothing_runs.setenv("PATH", str(tmp_path))
+        java = run("verify", "--engine", "spark", store)
+        assert java.exit_code == ExitCode.UNREACHABLE
+        assert "Spark needs Java 17 to 25; none was found: JAVA_HOME is" in java.stderr
+        assert "apt install openjdk-17" in java.stderr
+        here = run("verify", store)
+        assert (here.exit_code, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")
 
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'\n")

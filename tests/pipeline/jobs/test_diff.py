@@ -19,7 +19,7 @@ from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.read_options import open_store
-from tests.conftest import golden_cases
+from tests.conftest import KINDS_OF_STORES, golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
 if TYPE_CHECKING:
@@ -30,19 +30,26 @@ pytestmark = pytest.mark.xdist_group("spark")
 LOCAL = "local[2]"
 
 
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(sorted(KINDS_OF_STORES)[::2], id="kinds"),
+        pytest.param(golden_cases()[::3], marks=pytest.mark.slow, id="more"),
+    ],
+)
 def test_golden_stores_are_compared_as_by_the_local_diff(
-    spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch, cases: list[str]
 ) -> None:
     monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", 0)
     monkeypatch.setattr(diff, "RANGE_BYTES", 500)
-    stores = [golden / case / "datastore" for case in golden_cases()[::3]]
+    stores = [golden / case / "datastore" for case in cases]
     paths = [(one, other) for one, other in pairwise(stores) if one.is_dir() and other.is_dir()]
     sides = {store: open_store(store) for store in stores if store.is_dir()}
     refs = {store: StoreRef(str(store), each.crc.polynomial) for store, each in sides.items()}
     plan = plan_diff([Pair(refs[one], refs[other]) for one, other in paths], [], TableOptions(()))
     result = run_diff(SparkWork(spark), plan)
     assert not result.failed
-    assert len(result.stores) == len(paths) > 25
+    assert len(result.stores) == len(paths) > len(cases) * 3 // 4
     for (one, other), got in zip(paths, result.stores, strict=True):
         assert got.found == compare_stores(sides[one], sides[other]), (one, other)
 

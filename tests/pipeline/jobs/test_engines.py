@@ -77,7 +77,11 @@ def outcome(out: Path, job: str, stores: Path, engine: str, *words: str) -> tupl
 
 @pytest.mark.parametrize(
     ("job", "output"),
-    [(job, output) for job in JOBS for output in ("json", "table") if (job, output) != ("migrate", "table")],
+    [
+        *((job, "json") for job in JOBS),
+        ("stats", "table"),
+        *(pytest.param(job, "table", marks=pytest.mark.slow) for job in JOBS if job not in ("migrate", "stats")),
+    ],
 )
 def test_both_engines_say_and_write_the_same(
     spark: SparkSession, stores: Path, tmp_path: Path, job: str, output: str

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from stantools.errors import ExitCode, UsageError
 from stantools.migration.journal import StreamOutcome, StreamResult
 from stantools.pipeline.jobs.migrate import MigrateResult
@@ -14,20 +12,18 @@ from stantools.pipeline.jobs.stores import worst
 from stantools.pipeline.tables.model import FailedRead
 
 
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [
+def test_the_worst_of_all_stores_counts() -> None:
+    rows: list[tuple[list[ExitCode], ExitCode]] = [
         ([], ExitCode.CLEAN),
         ([ExitCode.CLEAN, ExitCode.LOSS], ExitCode.LOSS),
         ([ExitCode.LOSS, ExitCode.FINDINGS, ExitCode.CLEAN], ExitCode.FINDINGS),
         ([ExitCode.FINDINGS, ExitCode.USAGE], ExitCode.USAGE),
         ([ExitCode.USAGE, ExitCode.REFUSED], ExitCode.REFUSED),
         ([ExitCode.REFUSED, ExitCode.UNREACHABLE], ExitCode.UNREACHABLE),
-    ],
-)
-def test_the_worst_of_all_stores_counts(codes: list[ExitCode], code: ExitCode) -> None:
-    assert worst(codes) is code
-    assert worst(codes[::-1]) is code
+    ]
+    for codes, code in rows:
+        assert worst(codes) is code, (codes, code)
+        assert worst(codes[::-1]) is code, (codes, code)
 
 
 def test_a_stream_that_cannot_be_made_as_asked_is_no_success() -> None:

@@ -13,7 +13,7 @@ from stantools.errors import ExitCode
 from stantools.inspection import survey_jobs
 from stantools.inspection.verify import verify
 from stantools.store.read_options import open_store
-from tests.conftest import golden_cases
+from tests.conftest import KINDS_OF_STORES, golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
 if TYPE_CHECKING:
@@ -34,13 +34,21 @@ def stripped(store: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in store.items() if key not in ("store", "seconds")}
 
 
-@pytest.mark.parametrize("channel_bytes", [0, 1 << 40])
-def test_every_golden_store_is_judged_as_by_the_local_verify(
-    channel_bytes: int, spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("channel_bytes", "cases"),
+    [
+        pytest.param(0, sorted(KINDS_OF_STORES), id="slices"),
+        pytest.param(1 << 40, sorted(KINDS_OF_STORES)[::3], id="channels"),
+        pytest.param(0, golden_cases(), marks=pytest.mark.slow, id="slices-all"),
+        pytest.param(1 << 40, golden_cases(), marks=pytest.mark.slow, id="channels-all"),
+    ],
+)
+def test_golden_stores_are_judged_as_by_the_local_verify(
+    channel_bytes: int, cases: list[str], spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
     monkeypatch.setattr(survey_jobs, "CHANNEL_BYTES", channel_bytes)
-    stores = [golden / case / "datastore" for case in golden_cases()]
+    stores = [golden / case / "datastore" for case in cases]
     stores = [store for store in stores if store.is_dir()]
     result = run("pipeline", "verify", *LOCAL, "-o", "json", *stores, code=ExitCode.FINDINGS)
     document = json.loads(result.stdout)

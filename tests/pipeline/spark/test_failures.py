@@ -41,9 +41,8 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
     assert plain.exit_code == ExitCode.REFUSED
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "remedy"),
-    [
+def test_common_failures_have_a_sentence_and_others_are_sparks_line() -> None:
+    rows: list[tuple[str, str, str]] = [
         (f"{TRACE}ZeroDivisionError: by zero\n", "Spark failed: ZeroDivisionError: by zero", "-v"),
         (f"{TRACE}ModuleNotFoundError: No module named 'numpy.x'\n", "the workers have no numpy", "PYSPARK_"),
         (f"{TRACE}OSError: [Errno 28] No space left on device: '/o/f'\n", "No space left on device: '/o/f'", "-v"),
@@ -53,14 +52,13 @@ def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
         ("java.lang.OutOfMemoryError: Java heap space", "ran out of memory", "driver.memory"),
         ("SparkContext was shut down", "Spark ended", "-v"),
         ("[SOMETHING] is odd\nwith more", "Spark failed: [SOMETHING] is odd", "-v"),
-    ],
-)
-def test_common_failures_have_a_sentence_and_others_are_sparks_line(text: str, message: str, remedy: str) -> None:
-    problem = translated(PythonError(text) if text.startswith("Traceback") else RuntimeError(text))
-    assert type(problem) is SparkFailedError and problem.exit_code == ExitCode.UNREACHABLE
-    assert message in problem.message
-    assert "\n" not in problem.message
-    assert remedy in problem.remedy
+    ]
+    for text, message, remedy in rows:
+        problem = translated(PythonError(text) if text.startswith("Traceback") else RuntimeError(text))
+        assert type(problem) is SparkFailedError and problem.exit_code == ExitCode.UNREACHABLE, (text, message, remedy)
+        assert message in problem.message, (text, message, remedy)
+        assert "\n" not in problem.message, (text, message, remedy)
+        assert remedy in problem.remedy, (text, message, remedy)
 
 
 def test_only_what_spark_raises_is_turned() -> None:

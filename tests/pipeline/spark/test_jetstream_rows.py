@@ -103,9 +103,8 @@ def test_few_columns_are_enough() -> None:
             taken([batch.set_column(at, name, pa.array([1] * 6).cast(kind))])
 
 
-@pytest.mark.parametrize(
-    ("listed", "message"),
-    [
+def test_what_is_refused() -> None:
+    listeds: list[tuple[list[dict[str, Any]], str]] = [
         (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes after message 5"),
         (rows("x", [1, 2, 2]), "channel x: there are two messages with sequence 2"),
         (rows("x", [0, 2]), "0 is not a sequence"),
@@ -120,13 +119,14 @@ def test_few_columns_are_enough() -> None:
             rows("x", [1]) + rows("x", [2], status="torn"),
             "not an intact message but torn: store /data/store, channel x, slice x/msgs.1.dat, offset 204, seq 2",
         ),
-    ],
-)
-@pytest.mark.parametrize("size", [1, 100])
-def test_what_is_refused(listed: list[dict[str, Any]], message: str, size: int) -> None:
-    with pytest.raises(RefusedError, match=message) as raised:
-        taken(batches(listed, size))
-    assert raised.value.remedy
+    ]
+    sizes: list[int] = [1, 100]
+    for listed, message in listeds:
+        for size in sizes:
+            with pytest.raises(RefusedError, match=message) as raised:
+                taken(batches(listed, size))
+                pytest.fail(f"accepted: {(listed, message, size)!r}")
+            assert raised.value.remedy, (listed, message, size)
 
 
 def test_damaged_rows_can_be_left_out() -> None:
@@ -154,9 +154,8 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
     assert "the largest channel must fit" in raised.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_options_that_make_no_sense() -> None:
+    rows: list[tuple[dict[str, str], str]] = [
         ({"server": "x"}, "unknown option 'server'"),
         ({"servers": "http://x"}, "no servers for 'http' URLs"),
         ({"servers": "embedded"}, "tasks cannot reach embedded"),
@@ -175,12 +174,12 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
         ({"context": "no-such-context"}, "no-such-context"),
         ({"originHeaders": "maybe"}, "neither true nor false"),
         ({"damaged": "keep"}, "option damaged"),
-    ],
-)
-def test_options_that_make_no_sense(values: dict[str, str], message: str) -> None:
-    with pytest.raises((UsageError, Exception), match=message) as raised:
-        sink_options(values)
-    assert raised.value.remedy  # type: ignore[attr-defined]
+    ]
+    for values, message in rows:
+        with pytest.raises((UsageError, Exception), match=message) as raised:
+            sink_options(values)
+            pytest.fail(f"accepted: {(values, message)!r}")
+        assert raised.value.remedy, (values, message)  # type: ignore[attr-defined]
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

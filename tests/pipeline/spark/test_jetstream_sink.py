@@ -154,7 +154,7 @@ def test_a_task_that_is_killed(start_server: Callable[..., Any]) -> None:
     server = start_server()
     script = "import sys; from tests.pipeline.spark.test_jetstream_sink import long_rows, options, write_rows; "
     script += "write_rows(options(sys.argv[1]), long_rows())"
-    for reached in (1, 4_000):
+    for reached in (1, 1_500):
         process = subprocess.Popen([sys.executable, "-c", script, server.url])
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
@@ -178,7 +178,7 @@ def test_a_task_that_is_killed(start_server: Callable[..., Any]) -> None:
 
 def long_rows() -> Iterator[pa.RecordBatch]:
     """Rows that take a while."""
-    for at in range(20):
+    for at in range(8):
         yield from batches(
             [row | {"data": b"%d" % row["seq"] * 100} for row in rows("long", range(1 + 500 * at, 500 * at + 496))]
         )
@@ -227,7 +227,7 @@ def test_a_server_that_is_killed_meanwhile(start_server: Callable[..., Any]) -> 
         yield from long_rows()
 
     def restart() -> None:
-        while not (found := info(server, "long")) or found["state"]["last_seq"] < 3000:
+        while not (found := info(server, "long")) or found["state"]["last_seq"] < 1000:
             time.sleep(0.001)
         server.kill()
         time.sleep(0.3)

@@ -72,9 +72,8 @@ def test_what_was_found_instead_is_named(nowhere: None, tmp_path: Path, monkeypa
     assert f"the java on the PATH is {broken}, which does not tell its version" in both.value.message
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
+def test_addresses_of_a_master() -> None:
+    rows: list[tuple[str, list[tuple[str, int]]]] = [
         *((each, []) for each in ("local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://h:1")),
         ("spark://a:7077", [("a", 7077)]),
         ("spark://a:1,b:2", [("a", 1), ("b", 2)]),
@@ -82,17 +81,18 @@ def test_what_was_found_instead_is_named(nowhere: None, tmp_path: Path, monkeypa
         ("sc://h", [("h", 15002)]),
         ("sc://h:9/;token=x", [("h", 9)]),
         ("sc://h;token=x", [("h", 15002)]),
-    ],
-)
-def test_addresses_of_a_master(url: str, expected: list[tuple[str, int]]) -> None:
-    assert addresses(url) == expected
+    ]
+    for url, expected in rows:
+        assert addresses(url) == expected, (url, expected)
 
 
-@pytest.mark.parametrize("url", ["", "lokal[2]", "h:7077", "http://h:7077", "k8s://", "sc://", "mesos://h:5050"])
-def test_another_url_is_refused_before_spark_starts(url: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        check_reachable(url)
-    assert "spark://HOST:PORT" in refused.value.remedy
+def test_another_url_is_refused_before_spark_starts() -> None:
+    rows: list[str] = ["", "lokal[2]", "h:7077", "http://h:7077", "k8s://", "sc://", "mesos://h:5050"]
+    for url in rows:
+        with pytest.raises(UsageError) as refused:
+            check_reachable(url)
+            pytest.fail(f"accepted: {url!r}")
+        assert "spark://HOST:PORT" in refused.value.remedy, url
 
 
 def test_an_address_that_answers_is_enough() -> None:

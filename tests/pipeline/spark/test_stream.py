@@ -85,6 +85,7 @@ def test_into_parquet(follow: Callable[..., Any], tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_other_files_of_a_slice_number(follow: Callable[..., Any], tmp_path: Path) -> None:
     """They are named in a row, once, also over a restart; the batch source has their messages."""
     server = Server(tmp_path / "store")

@@ -519,9 +519,9 @@ def test_many_channels_make_small_offsets(tmp_path):
     assert Offsets.from_json(json.loads(text)) == offsets
 
 
-@pytest.mark.parametrize(
-    "value", [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1:2:3:4"}}}]
-)
-def test_offsets_of_something_else(value):
-    with pytest.raises(StoreUnreadableError, match="offset in the checkpoint"):
-        Offsets.from_json(value)
+def test_offsets_of_something_else():
+    rows = [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1:2:3:4"}}}]
+    for value in rows:
+        with pytest.raises(StoreUnreadableError, match="offset in the checkpoint"):
+            Offsets.from_json(value)
+            pytest.fail(f"accepted: {value!r}")

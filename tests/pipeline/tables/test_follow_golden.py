@@ -14,7 +14,7 @@ from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split, read_work
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store import growing_slice
-from tests.conftest import golden_cases
+from tests.conftest import KINDS_OF_STORES, golden_cases
 
 _COLUMNS = ("channel", "slice", "offset", "seq", "timestamp_ns", "data", "size", "status")
 #: Damage that is waited for at the end of the slice that a server goes on with: it may be a write in progress.
@@ -36,9 +36,9 @@ def followed(options: TableOptions, limit: Limit) -> list[tuple[Any, ...]]:
         at = end
 
 
-def compare(golden: Path, limits: list[Limit], most: int) -> None:
+def compare(golden: Path, cases: list[str], limits: list[Limit], most: int) -> None:
     waited = 0
-    for case in golden_cases():
+    for case in cases:
         options = TableOptions((str(golden / case / "datastore"),), columns=_COLUMNS)
         batches = [each for split in plan(options).splits for each in read_split(split, options)]
         table = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
@@ -57,11 +57,24 @@ def compare(golden: Path, limits: list[Limit], most: int) -> None:
     assert waited <= 20 * len(limits)
 
 
-def test_rows_of_golden_stores(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing_slice, "SETTLED_SECONDS", -1.0)
-    compare(golden, [Limit()], 10_000)
+each_set = pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(sorted(KINDS_OF_STORES), id="kinds"),
+        pytest.param(golden_cases(), marks=pytest.mark.slow, id="all"),
+    ],
+)
 
 
-def test_rows_of_golden_stores_in_small_batches(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_set
+def test_rows_of_golden_stores(golden: Path, monkeypatch: pytest.MonkeyPatch, cases: list[str]) -> None:
     monkeypatch.setattr(growing_slice, "SETTLED_SECONDS", -1.0)
-    compare(golden, [Limit(bytes=700), Limit(rows=7), Limit(files=1)], 60)
+    compare(golden, cases, [Limit()], 10_000)
+
+
+@each_set
+def test_rows_of_golden_stores_in_small_batches(
+    golden: Path, monkeypatch: pytest.MonkeyPatch, cases: list[str]
+) -> None:
+    monkeypatch.setattr(growing_slice, "SETTLED_SECONDS", -1.0)
+    compare(golden, cases, [Limit(bytes=700), Limit(rows=7), Limit(files=1)], 60)

@@ -113,18 +113,16 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("root", "data", "name"),
-    [
+def test_the_name_of_a_slice() -> None:
+    rows: list[tuple[str, str, str]] = [
         ("/s", "/s/a/msgs.1.dat", "a/msgs.1.dat"),
         ("/s/a", "/s/a/msgs.1.dat.bak", "msgs.1.dat.bak"),
         ("s3://bucket/s", "s3://bucket/s/a/msgs.1.dat", "a/msgs.1.dat"),
         ("/", "/a/msgs.1.dat", "a/msgs.1.dat"),
         ("/s", "/tmp/copy/msgs.1.dat", "msgs.1.dat"),
-    ],
-)
-def test_the_name_of_a_slice(root: str, data: str, name: str) -> None:
-    assert SliceRef(StoreRef(root, IEEE), "a", 1, False, data, None, 0, 0).name == name
+    ]
+    for root, data, name in rows:
+        assert SliceRef(StoreRef(root, IEEE), "a", 1, False, data, None, 0, 0).name == name, (root, data, name)
 
 
 def test_text_of_bytes() -> None:

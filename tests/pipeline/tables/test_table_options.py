@@ -73,9 +73,8 @@ def test_every_option_whatever_its_case() -> None:
     assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key == Secret(file=Path("/k"))
 
 
-@pytest.mark.parametrize(
-    ("given", "message", "remedy"),
-    [
+def test_what_makes_no_sense_is_refused() -> None:
+    rows: list[tuple[dict[str, str], str, str]] = [
         ({"chanels": "a"}, "unknown option 'chanels'", "did you mean channels"),
         ({"wholly": "a"}, "unknown option 'wholly'", "the options are: path, paths, table"),
         ({"table": "message"}, "option table: 'message' is not known", "did you mean messages"),
@@ -97,14 +96,14 @@ def test_every_option_whatever_its_case() -> None:
         ({"encryptionKey": ""}, "the key is empty", "leave the option out"),
         ({"encryptionKey": "a", "encryptionKeyFile": "b"}, "exclude each other", "one of them"),
         ({"storage.": "a"}, "unknown option 'storage.'", "options"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(given: dict[str, str], message: str, remedy: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        table_options({"path": "/data"} | given)
-    assert message in refused.value.message
-    assert remedy in refused.value.remedy
-    assert refused.value.exit_code == 2
+    ]
+    for given, message, remedy in rows:
+        with pytest.raises(UsageError) as refused:
+            table_options({"path": "/data"} | given)
+            pytest.fail(f"accepted: {(given, message, remedy)!r}")
+        assert message in refused.value.message, (given, message, remedy)
+        assert remedy in refused.value.remedy, (given, message, remedy)
+        assert refused.value.exit_code == 2, (given, message, remedy)
 
 
 def test_a_path_is_needed() -> None:

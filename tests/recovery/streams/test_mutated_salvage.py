@@ -48,7 +48,7 @@ def check(case: str, tmp_path: Path, step: int) -> dict[str, Salvage]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_some_mutations(case: str, tmp_path: Path) -> None:
-    check(case, tmp_path, 23)
+    check(case, tmp_path, 47)
 
 
 @pytest.mark.slow
