@@ -432,8 +432,8 @@ class Comparison:
         if step.kind == "wait":
             self._in_time()
             self._gate.release()
-            # What expires may leave a marker, which expires as well, and whose copy, which does not, is delivered again;
-            # timers go off up to a second late.
+            # What expires may leave a marker, which expires as well, and whose copy, which does not, is delivered
+            # again; timers go off up to a second late.
             markers = any("subject_delete_marker_ttl" in each for each in self._configs.values())
             await asyncio.sleep(SHORT / 1e9 + (5.7 if markers else 2.5))
             await self._gate.acquire()

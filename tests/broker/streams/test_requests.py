@@ -253,7 +253,9 @@ def test_messages_are_kept_for_as_long_as_the_marker_that_will_follow(tmp_path: 
         world.publish(f"s.{sequence}", b"x", **headers)
         message = world.api("STREAM.MSG.GET.S", {"seq": sequence})["message"]
         assert base64.b64decode(message["hdrs"]) == b"NATS/1.0\r\n" + stored + b"\r\n\r\n"
-    world.create("C", subjects=["c"], sources=[{"name": "S"}], subject_delete_marker_ttl=9 * SECOND, max_age=900 * SECOND)
+    world.create(
+        "C", subjects=["c"], sources=[{"name": "S"}], subject_delete_marker_ttl=9 * SECOND, max_age=900 * SECOND
+    )
     copy = world.api("STREAM.MSG.GET.C", {"seq": 1})["message"]
     assert base64.b64decode(copy["hdrs"]).endswith(b" s.1\r\nNats-TTL: 9\r\n\r\n")
     for _ in range(2):
