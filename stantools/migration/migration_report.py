@@ -210,7 +210,7 @@ def _switch(plan: MigrationPlan, file: Path | None) -> NextStep:
         broker = command_line("stan-broker", "-st", "jetstream", "-cid", plan.broker) + " …"
         return NextStep("the broker continues with these streams:", [broker])
     commands = [command_line("stantools", "migrate", "handout", str(file))] if file else []
-    return NextStep("switch the applications: consumers first, then producers" + ":" * bool(commands), commands)
+    return NextStep("switch the applications, consumers first" + "; what each needs:" * bool(commands), commands)
 
 
 def follow_end_report(plan: MigrationPlan, end: FollowEnd, now: float) -> Report:
