@@ -271,9 +271,9 @@ class MigrateWizard(Wizard[PreparedPlan]):
         if migration.restored:
             return outcome
         report.facts += [("in", name_text(str(plan.target))), ("plan", name_text(str(file)))]
-        if not report.next:
+        if report.role == "good":
             step = NextStep("verify again at any time", [command_line("stantools", "migrate", "verify", str(file))])
-            report.next.append(step)
+            report.next.insert(0, step)
         return outcome
 
 
