@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from broker.streams.redeliveries import Redeliveries
 from broker.streams.requests import time_text
 from broker.streams.streams_options import with_level
 from stantools.nats.subjects import covers, matches_any
@@ -118,7 +119,7 @@ class Consumer:
         self.pending: OrderedDict[int, UnackedDelivery] = OrderedDict()
         #: redeliveries by stream sequence; 1 as well for a message of a stream that deletes acknowledged messages, if
         #: it was given up after its only delivery
-        self.redeliveries: dict[int, int] = {}
+        self.redeliveries = Redeliveries()
         self.changed = True  #: whether the state has changed since it was last stored
         self._paused = False
         self.event = event
@@ -161,7 +162,7 @@ class Consumer:
         self._last_per_subject.clear()
         self._lookahead.clear()
         self._position = max(self.delivered[1] + 1, self.stream.store.contents.first)
-        self.redeliveries = dict(state.redelivered)
+        self.redeliveries = Redeliveries(state.redelivered)
         for sequence, (number, time) in sorted(state.pending.items()):
             self.pending[sequence] = UnackedDelivery(number, time)
         for sequence in self.pending:
@@ -473,7 +474,7 @@ class Consumer:
             if contents.locate(sequence) is None:
                 self._remove_pending(sequence)
         if self.stream.config.retention != "limits":
-            self._forget_redeliveries()
+            self._forget_redeliveries(below)
         # Messages below its position are not in the count.
         if not counted:
             self._count()
@@ -502,10 +503,10 @@ class Consumer:
             self.floor = self.delivered
         self.changed = True
 
-    def _forget_redeliveries(self) -> None:
+    def _forget_redeliveries(self, below: int = _MAX_SEQUENCE) -> None:
         """Forgets redeliveries of messages that the stream no longer has."""
-        there = self.stream.store.contents.locate
-        self.redeliveries = {each: count for each, count in self.redeliveries.items() if there(each) is not None}
+        contents = self.stream.store.contents
+        self.redeliveries.forget_below(below, lambda each: contents.locate(each) is not None)
 
     def renew(self) -> None:
         self._filter = self.stream.store.contents.filter(self.config.filters)
