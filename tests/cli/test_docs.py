@@ -13,6 +13,7 @@ import pytest
 
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import others_slow
 from tests.programs import load
 
 ROOT = Path(__file__).parents[2]
@@ -47,13 +48,16 @@ def minute(page: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("page", "codes", "result"),
-    [
-        # An exit code for each command; None for one that other tests run.
-        ("recovery-guide.md", (0, 1, 0, 0), "NEW/stantools-salvage.json"),
-        ("jetstream-guide.md", (0, 1, 5, 0), "NEW/jetstream"),
-        ("clusters.md", (0, 0, None), "NEW/stantools-salvage.json"),
-        ("pipeline-guide.md", (1, 1, 1, None), "messages/_stantools-export.json"),
-    ],
+    others_slow(
+        [
+            # An exit code for each command; None for one that other tests run.
+            ("recovery-guide.md", (0, 1, 0, 0), "NEW/stantools-salvage.json"),
+            ("jetstream-guide.md", (0, 1, 5, 0), "NEW/jetstream"),
+            ("clusters.md", (0, 0, None), "NEW/stantools-salvage.json"),
+            ("pipeline-guide.md", (1, 1, 1, None), "messages/_stantools-export.json"),
+        ],
+        ["recovery-guide.md", "jetstream-guide.md"],
+    ),
 )
 def test_the_minute_of_a_guide(
     page: str, codes: tuple[int | None, ...], result: str, tmp_path: Path, golden_clusters: Path

@@ -10,7 +10,7 @@ import pytest
 
 from stantools.inspection.records import kind_of
 from tests.cli.expected import healthy_cases, renamed
-from tests.conftest import cases_by_kind, golden_cases, load_expected
+from tests.conftest import KINDS_OF_STORES, cases_by_kind, golden_cases, load_expected, others_slow
 
 
 @pytest.mark.parametrize("case", cases_by_kind(healthy_cases()))
@@ -108,7 +108,9 @@ def test_clients_table(run, golden: Path) -> None:
     assert run("clients", golden / "clustered" / "datastore").err.count("Raft log") == 1
 
 
-@pytest.mark.parametrize("case", cases_by_kind(c for c in golden_cases() if c != "no_permission_dat"))
+@pytest.mark.parametrize(
+    "case", others_slow((c for c in golden_cases() if c != "no_permission_dat"), sorted(KINDS_OF_STORES)[::2])
+)
 def test_records_cover_every_byte_of_every_file(run, golden: Path, case: str) -> None:
     store = golden / case / "datastore"
     for name in load_expected(case)["files"]:

@@ -82,8 +82,14 @@ def salvaged(place: Path) -> object:
     return plan
 
 
-@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no index"])
-@pytest.mark.parametrize(("work", "limit"), [(surveyed, 1800), (doctored, 3100), (salvaged, 2200)])
+@pytest.mark.parametrize(
+    ("work", "limit", "indexed"),
+    [
+        pytest.param(work, limit, indexed, marks=() if (work is doctored) == indexed else pytest.mark.slow)
+        for work, limit in ((surveyed, 1800), (doctored, 3100), (salvaged, 2200))
+        for indexed in (True, False)
+    ],
+)
 def test_memory_for_a_block(work: Callable[[Path], object], limit: int, indexed: bool, tmp_path: Path) -> None:
     few, many = (make(tmp_path / str(count), count, indexed=indexed) for count in (FEW, MANY))
     work(few)  # loads what is loaded once

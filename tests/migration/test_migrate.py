@@ -33,6 +33,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests import servers
+from tests.conftest import others_slow
 from tests.migration.reading import consumers_of, reads, state_of
 from tests.migration.stores import fill
 from tests.natsclient import with_jetstream
@@ -207,7 +208,7 @@ def kill_again_and_again(place: Path, words: list[object], chance: random.Random
     return killed
 
 
-@pytest.mark.parametrize("way", ["restore", "publish"])
+@pytest.mark.parametrize("way", others_slow(["restore", "publish"], ["restore"]))
 @pytest.mark.parametrize("version", [pytest.param(servers.OLDEST, marks=pytest.mark.slow), servers.NEWEST])
 def test_killed_again_and_again(
     way: str, version: str, big_store: Path, start_server: Callable[..., Any], tmp_path: Path
@@ -227,7 +228,7 @@ def test_killed_again_and_again(
     run(place, *words)
 
 
-@pytest.mark.parametrize("target", ["--out", "--jetstream-store"])
+@pytest.mark.parametrize("target", others_slow(["--out", "--jetstream-store"], ["--jetstream-store"]))
 def test_killed_while_writing_files(target: str, big_store: Path, tmp_path: Path) -> None:
     place = tmp_path / "work"
     place.mkdir()

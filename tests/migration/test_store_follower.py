@@ -24,6 +24,7 @@ from stantools.migration.store_follower import StoreFollower
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests import natsclient
+from tests.conftest import others_slow
 from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, in_stream
 from tests.migration.test_migrate import run
 from tests.pipeline.tables.followed import Server
@@ -171,7 +172,7 @@ async def holds(js: JetStreamContext, last: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", others_slow([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_ctrl_c_is_the_normal_end(
     number: signal.Signals, tmp_path: Path, start_server: Callable[..., NatsServer]
 ) -> None:

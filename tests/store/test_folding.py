@@ -123,8 +123,8 @@ def peak(*arguments: object) -> int:
 @pytest.mark.parametrize(
     ("verb", "durables"),
     [
-        ("subs -o json", 30_000),
         ("forecast", 30_000),
+        pytest.param("subs -o json", 30_000, marks=pytest.mark.slow),
         *(
             pytest.param(verb, 90_000, marks=pytest.mark.slow)
             for verb in ("info", "subs", "subs -o json", "forecast", "salvage --out new")

@@ -100,7 +100,7 @@ def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "leading"),
     [
-        ("2.9.10", False),
+        pytest.param("2.9.10", False, marks=pytest.mark.slow),
         pytest.param("2.10.26", False, marks=pytest.mark.slow),
         ("2.15.1", False),
         pytest.param("2.9.10", True, marks=pytest.mark.slow),

@@ -33,7 +33,7 @@ from stantools.pipeline.tables.storetables import READERS
 from stantools.pipeline.tables.table_options import TableOptions
 from stantools.store.atomic import json_object
 from stantools.store.sample import SampleOptions, write_sample
-from tests.conftest import KINDS_OF_STORES, golden_cases
+from tests.conftest import KINDS_OF_STORES, golden_cases, others_slow
 
 ALL = ExportLayout()
 NDJSON = ExportLayout(format=Format.NDJSON, compression=Compression.NONE)
@@ -127,7 +127,7 @@ def test_single_files_and_streams(stores: Read, tmp_path: Path, workers: int) ->
     assert pq.read_table(tmp_path / "x.parquet").equals(stores.rows)
 
 
-@pytest.mark.parametrize("table", STORE_TABLES)
+@pytest.mark.parametrize("table", others_slow(STORE_TABLES, list(STORE_TABLES)[::2]))
 def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: TableName) -> None:
     options = replace(sample.options, table=table)
     tables = read(options)
