@@ -247,6 +247,7 @@ async def test_salvage_says_how_to_start_the_server(run, tmp_path: Path, monkeyp
 def test_a_start_needs_only_what_is_not_the_default(run, golden_copy: Copy, tmp_path: Path, monkeypatch) -> None:
     out = tmp_path / "new"
     whole = run("salvage", golden_copy("dmg_length_flip_noidx"), "--out", out)
+    assert whole.code == 0, whole.out + whole.err
     assert commands(whole.out) == [f"{name} -st FILE -dir {out}" for name in ("nats-streaming-server", "stan-broker")]
     assert "--fill-gaps" not in whole.out
     sealed = golden_copy("encrypted_aes")
