@@ -305,7 +305,7 @@ async def test_the_error_of_a_block_is_kept_where_closing_fails(
     url: str, error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def block(fake: FakeStreaming, begun: asyncio.Event) -> None:
-        async with await connect(url, "test-cluster", "me", ClientOptions(timeout=30)):
+        async with await connect(url, "test-cluster", "me", ClientOptions(timeout=5)):
             await fake.__aexit__(None, None, None)
             begun.set()
             if error:
