@@ -120,6 +120,7 @@ class Consumer:
         #: redeliveries by stream sequence; 1 as well for a message of a stream that deletes acknowledged messages, if
         #: it was given up after its only delivery
         self.redeliveries = Redeliveries()
+        self._deleted_below = 0  #: the end of messages that may be gone although their redeliveries are kept
         self.changed = True  #: whether the state has changed since it was last stored
         self._paused = False
         self.event = event
@@ -473,8 +474,9 @@ class Consumer:
         for sequence in pending:
             if contents.locate(sequence) is None:
                 self._remove_pending(sequence)
+        self._deleted_below = max(self._deleted_below, below)
         if self.stream.config.retention != "limits":
-            self._forget_redeliveries(below)
+            self._forget_redeliveries()
         # Messages below its position are not in the count.
         if not counted:
             self._count()
@@ -503,10 +505,11 @@ class Consumer:
             self.floor = self.delivered
         self.changed = True
 
-    def _forget_redeliveries(self, below: int = _MAX_SEQUENCE) -> None:
+    def _forget_redeliveries(self) -> None:
         """Forgets redeliveries of messages that the stream no longer has."""
         contents = self.stream.store.contents
-        self.redeliveries.forget_below(below, lambda each: contents.locate(each) is not None)
+        self.redeliveries.forget_below(self._deleted_below, lambda each: contents.locate(each) is not None)
+        self._deleted_below = 0
 
     def renew(self) -> None:
         self._filter = self.stream.store.contents.filter(self.config.filters)
