@@ -87,18 +87,37 @@ def entries(place: Path) -> set[str]:
     return {str(each.relative_to(place)) for each in place.rglob("*") if each.name != ".cache"}
 
 
+def check_denied(as_other, place: Path, words: tuple[str, ...], *texts: str) -> None:
+    """Runs a verb for a user who may not read a file; it says so, and writes nothing."""
+    before = entries(place)
+    done = as_other(*words)
+    said = " ".join(done.err.split())
+    assert done.code == 3, (words, texts, done.out, done.err)
+    assert [each for each in ("owner: root", *texts) if each not in said] == [], (words, said)
+    assert entries(place) == before, (words, texts)
+    assert "Traceback" not in said and "lost" not in done.out, (words, texts)
+    as_other.clean()
+
+
+def check_all_denied(as_other, place: Path, verbs: list[tuple[str, ...]], closed: str) -> None:
+    """Runs all verbs for a user who may not read a file with messages."""
+    for words in verbs:
+        check_denied(as_other, place, words, closed, "may not read", f"sudo -u root stantools {' '.join(words)}`")
+
+
+def check_closed(as_other, place: Path, store: str, verb: str, name: str, mode: int) -> None:
+    """Runs a verb for a user for whom a part of a store is closed."""
+    closed = place / store / name
+    usual = closed.stat().st_mode
+    closed.chmod(mode)
+    words = (verb, store.partition("/")[0], *(("--out", "new") if verb == "salvage" else ()))
+    check_denied(as_other, place, words, name or closed.name, "sudo -u root")
+    closed.chmod(usual)
+
+
 def test_no_verb_takes_it_for_damage(place: Path, as_other) -> None:
     (place / "store" / "orders" / "msgs.1.dat").chmod(0o600)
-    before = entries(place)
-    for words in VERBS:
-        done = as_other(*words)
-        said = " ".join(done.err.split())
-        assert done.code == 3, (words, done.out, done.err)
-        assert "orders/msgs.1.dat" in said and "owner: root" in said and "may not read" in said, words
-        assert f"sudo -u root stantools {' '.join(words)}`" in said, words
-        assert "Traceback" not in said and "lost" not in done.out, words
-        assert entries(place) == before, words
-        as_other.clean()
+    check_all_denied(as_other, place, VERBS, "orders/msgs.1.dat")
 
 
 CLOSED = {
@@ -116,17 +135,7 @@ CLOSED_TO_OTHERS = [("info", "the store"), ("info", "a channel"), ("salvage", "a
 
 def test_whatever_is_closed(place: Path, as_other) -> None:
     for verb, what in (*(("doctor", each) for each in CLOSED), *CLOSED_TO_OTHERS):
-        name, mode = CLOSED[what]
-        closed = place / "store" / name
-        usual = closed.stat().st_mode
-        closed.chmod(mode)
-        before = entries(place)
-        done = as_other(verb, "store", *(("--out", "new") if verb == "salvage" else ()))
-        assert done.code == 3, (verb, what, done.out, done.err)
-        assert "owner: root" in done.err and (name or "store") in done.err and "sudo -u root" in done.err, (verb, what)
-        assert entries(place) == before, (verb, what)
-        closed.chmod(usual)
-        as_other.clean()
+        check_closed(as_other, place, "store", verb, *CLOSED[what])
 
 
 @pytest.fixture
@@ -161,17 +170,8 @@ STREAM_VERBS = [
 
 
 def test_no_verb_takes_a_closed_block_for_damage(streams: Path, as_other) -> None:
-    place = streams.parent.parent
     (streams / "ACME/streams/ORDERS/msgs/1.blk").chmod(0o600)
-    before = entries(place)
-    for words in STREAM_VERBS:
-        done = as_other(*words)
-        said = " ".join(done.err.split())
-        assert done.code == 3, (words, done.out, done.err)
-        assert "ACME/streams/ORDERS/msgs/1.blk" in said and "owner: root" in said and "may not read" in said, words
-        assert f"sudo -u root stantools {' '.join(words)}`" in said, words
-        assert "lost" not in done.out and entries(place) == before, words
-        as_other.clean()
+    check_all_denied(as_other, streams.parent.parent, STREAM_VERBS, "ACME/streams/ORDERS/msgs/1.blk")
 
 
 CLOSED_STREAMS = {
@@ -189,16 +189,8 @@ CLOSED_STREAMS = {
 
 @pytest.mark.parametrize("verb", ["doctor", "salvage"])
 def test_whatever_of_streams_is_closed(streams: Path, as_other, verb: str) -> None:
-    for what, (name, mode) in CLOSED_STREAMS.items():
-        usual = (streams / name).stat().st_mode
-        (streams / name).chmod(mode)
-        before = entries(streams.parent.parent)
-        done = as_other(verb, "nats", *(("--out", "new") if verb == "salvage" else ()))
-        assert done.code == 3, (what, done.out, done.err)
-        assert "owner: root" in done.err and (name or "jetstream") in done.err and "sudo -u root" in done.err, what
-        assert entries(streams.parent.parent) == before, what
-        (streams / name).chmod(usual)
-        as_other.clean()
+    for name, mode in CLOSED_STREAMS.values():
+        check_closed(as_other, streams.parent.parent, "nats/jetstream", verb, name, mode)
 
 
 def test_streams_can_be_left_out(streams: Path, as_other) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import unicodedata
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,24 @@ def _masked(text: str, masks: dict[str, str] | None) -> str:
     return text
 
 
-async def check_sizes(pilot: Any, name: str, *, layout: bool = False, masks: dict[str, str] | None = None) -> None:
+async def check_sizes(
+    pilot: Any,
+    name: str,
+    *,
+    layout: bool = False,
+    masks: dict[str, str] | None = None,
+    ready: Callable[[Any], Awaitable[None]] | None = None,
+) -> None:
     """Compares the screen in a small terminal with that which is kept under `name-80`.
 
     Where its layout matters as well, also in a large one, with `name-140`: one screen of each kind is enough for that.
-    What a view shows in a large terminal does not depend on how large it was when the view was opened.
+    What a view shows in a large terminal does not depend on how large it was when the view was opened. A view that
+    never ends to ask its server is `ready` otherwise than by `idle`.
     """
     for size in (SMALL, LARGE) if layout else (SMALL,):
         if pilot.app.size != size:
             await pilot.resize_terminal(*size)
-            await idle(pilot)
+            await (ready or idle)(pilot)
         await check_screen(pilot, f"{name}-{size[0]}", masks=masks)
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from tests.tui.conftest import LARGE, SMALL, check_screen, until
+from tests.tui.conftest import until
 
 #: Status, content type and body of an answer.
 Reply = tuple[int, str, bytes]
@@ -231,15 +231,6 @@ async def settle(pilot: Any) -> None:
         return all(line.size.height == len(str(line.content).splitlines()) for line in heads)
 
     await until(pilot, laid_out)
-
-
-async def check_live(pilot: Any, name: str) -> None:
-    """Does what `check_sizes` does with a layout, for a view that never ends to ask its server."""
-    for size in (SMALL, LARGE):
-        if pilot.app.size != size:
-            await pilot.resize_terminal(*size)
-        await settle(pilot)
-        await check_screen(pilot, f"{name}-{size[0]}")
 
 
 def usual_figures(figures: Figures) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from stantools.nats.monitoring import GoneError
 from tests.conftest import others_slow
-from tests.tui.conftest import LARGE, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, check_screen, check_sizes, screen_text, until
 from tests.tui.monitored import (
     Figures,
     MonitoredServer,
     channel,
-    check_live,
     server_document,
     settle,
     subscription,
@@ -99,19 +98,19 @@ async def test_golden(browse: Callable[..., Any], script: Callable[..., None]) -
     async with browse(None, monitor=URL) as pilot:
         app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
-        await check_live(pilot, "live-channels")
+        await check_sizes(pilot, "live-channels", layout=True, ready=settle)
         await pilot.press("tab")
         await pilot.pause()
-        await check_live(pilot, "live-clients")
+        await check_sizes(pilot, "live-clients", layout=True, ready=settle)
         await pilot.press("tab")
         await pilot.pause()
-        await check_live(pilot, "live-subscriptions")
+        await check_sizes(pilot, "live-subscriptions", layout=True, ready=settle)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveChannelScreen))
-        await check_live(pilot, "live-channel")
+        await check_sizes(pilot, "live-channel", layout=True, ready=settle)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveClientScreen))
-        await check_live(pilot, "live-client")
+        await check_sizes(pilot, "live-client", layout=True, ready=settle)
         assert app.commands == [f"stantools tui --monitor {URL}"]
 
 
