@@ -99,7 +99,7 @@ class RunningServer:
     def uses(self, root: Path) -> str:
         """Returns why the process is assumed to use the directory; "" if it does not, or has ended."""
         reason = self._reason(root)
-        return reason if self.directory.exists() else ""
+        return reason if reason and _command(self.directory) else ""
 
     def _reason(self, root: Path) -> str:
         who = f"process {self.pid} is a nats-server"
@@ -116,8 +116,10 @@ class RunningServer:
         return ""
 
     def stores(self) -> list[Path]:
-        """Returns its store directories, as far as known."""
-        return [base.resolve() for _, base in self._stores(self._setting()) if base is not None]
+        """Returns its store directories, as far as known; none if it has ended."""
+        bases = (base for _, base in self._stores(self._setting()) if base is not None)
+        places = [place for base in bases if (place := _resolved(base))]
+        return places if _command(self.directory) else []
 
     def _stores(self, setting: StoreSetting) -> Iterator[tuple[str, Path | None]]:
         return ((place, self._visible_path(place)) for place in setting.places)
@@ -181,21 +183,30 @@ def running_servers() -> Iterator[RunningServer]:
     for entry in os.scandir(_PROCESSES):
         if not entry.name.isdigit():
             continue
-        try:
-            command = Path(entry.path, "cmdline").read_bytes()
-        except OSError:
-            continue  # ended
-        program, *arguments = [os.fsdecode(each) for each in command.split(b"\0")[:-1]] or [""]
+        program, *arguments = _command(Path(entry.path)) or [""]
         if Path(program).name.startswith(_NAME):
             yield RunningServer(int(entry.name), arguments)
+
+
+def _command(process: Path) -> list[str]:
+    """Returns program and arguments; none if the process has ended, also if its parent has not taken notice yet."""
+    try:
+        command = (process / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(each) for each in command.split(b"\0")[:-1]]
 
 
 def _same(one: Path, two: Path) -> bool:
     try:
         return one.samefile(two)
     except OSError:
-        pass
+        return (place := _resolved(one)) is not None and place == _resolved(two)
+
+
+def _resolved(path: Path) -> Path | None:
+    """Returns the path without links; None if a process to whose root it leads has ended."""
     try:
-        return os.path.realpath(one) == os.path.realpath(two)
+        return Path(os.path.realpath(path))
     except OSError:
-        return False  # the process of this root has ended
+        return None

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 
 from stantools.migration.targets.in_use import find_server
+from stantools.store import running_servers
 from stantools.store.locks import configured_servers
 from stantools.store.running_servers import RunningServer
 from tests import natsclient, servers
@@ -128,12 +133,80 @@ def test_a_server_that_has_ended_uses_nothing(tmp_path: Path, arguments: list[st
     )
 
 
-def test_a_server_that_ends_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(path: object) -> str:
-        raise FileNotFoundError(path)  # as realpath does where /proc/PID/root goes between two of its steps
+@contextlib.contextmanager
+def _ends_before(step: int, end: Callable[[], object]) -> Iterator[list[int]]:
+    """Calls `end` before a system call of the block, by its number; fills a list with those that came."""
+    calls: list[int] = []
 
-    monkeypatch.setattr(os.path, "realpath", gone)
-    assert not RunningServer(os.getpid(), ["-sd", str(tmp_path)]).uses(tmp_path / "jetstream")
+    def profile(_: object, event: str, function: object) -> None:
+        if event == "c_call" and getattr(function, "__module__", None) in ("posix", "io", "_io"):
+            if len(calls) == step:
+                sys.setprofile(None)
+                end()
+            calls.append(step)
+
+    sys.setprofile(profile)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("reaped", [False, True], ids=["unreaped", "reaped"])
+@pytest.mark.parametrize("option", [["-sd", "."], ["-c", "main.conf"]], ids=["option", "configuration"])
+def test_a_server_may_end_before_any_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str], *, reaped: bool
+) -> None:
+    root = tmp_path / "jetstream"
+    root.mkdir()
+    (tmp_path / "main.conf").write_text("include more.conf")
+    (tmp_path / "more.conf").write_text("jetstream { store_dir: $PLACE }")
+    (tmp_path / "wait").write_text("echo started; read line")
+    processes = tmp_path / "processes"
+    processes.mkdir()
+    monkeypatch.setattr(running_servers, "_PROCESSES", processes)  # only this one
+    command = ["nats-server", "wait", *option]
+    environment = os.environ | {"PLACE": str(tmp_path)}
+    for look in (_by_a_migration, _by_a_verb):
+        answers = []
+        for step in itertools.count():
+            with subprocess.Popen(
+                command,
+                executable="/bin/sh",
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            ) as process:
+                assert process.stdout
+                process.stdout.readline()
+                seen = processes / str(process.pid)
+                seen.symlink_to(f"/proc/{process.pid}")
+
+                with _ends_before(step, functools.partial(_end, process, reaped=reaped)) as calls:
+                    answers.append(look(root))
+                _end(process, reaped=True)
+            seen.unlink()
+            if len(calls) <= step:
+                break
+        assert not answers[0]
+        assert answers[-1]
+
+
+def _end(process: subprocess.Popen[bytes], *, reaped: bool) -> None:
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if reaped:
+            process.wait()
+
+
+def _by_a_migration(root: Path) -> bool:
+    return any(process.uses(root) for process in running_servers.running_servers())
+
+
+def _by_a_verb(root: Path) -> bool:
+    return bool(list(configured_servers(root)))
 
 
 async def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
