@@ -72,6 +72,10 @@ class NotAStoreError(StoreUnreadableError):
     """A path is of a different kind than the command takes; the message names it, the remedy a command that works."""
 
 
+#: A file that was found cannot be opened.
+STILL_THERE = "check that the file is there; while a server runs, files come and go: stop it, or read a copy"
+
+
 @contextmanager
 def readable(path: Path | str, remedy: str = "") -> Iterator[None]:
     """Turns every `OSError` of the block into a `StoreUnreadableError`, with the remedy."""

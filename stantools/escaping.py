@@ -116,7 +116,7 @@ def beside(path: Path, suffix: str) -> Path:
     """Returns a free path beside a directory or an archive: `STORE.salvaged`, `STORE.salvaged-2`."""
     path = Path(known(str(path)))
     if path.name in ("", ".."):  # the current directory, or one above
-        path = path.resolve()
+        path = Path(os.path.realpath(path))
     path = path if path.name else Path("store")  # the root directory has no siblings
     path = next((each for each in path.parents if each.is_file()), path)  # nothing can be beside a part of an archive
     path = _outside_streams(path)

@@ -24,6 +24,7 @@ import tui.screens
 import tui.widgets
 from stantools.errors import StantoolsError
 from stantools.escaping import known
+from stantools.home import expanded
 from stantools.nats.connect_options import ConnectOptions
 from tui.keys import DARK, LIGHT, KeySettings
 from tui.opening import open_session
@@ -380,10 +381,11 @@ class Browser(App[None]):
 
         screen = self.screen
         view = screen.NAME if isinstance(screen, ViewScreen) and screen.NAME else View.OVERVIEW.value
-        path = Path(name or f"stantools-{view}-{time.strftime('%H%M%S')}.svg".replace(" ", "-")).expanduser()
-        if self.session is not None and (problem := save_problem(str(path), self.session.path)):
+        name = name or f"stantools-{view}-{time.strftime('%H%M%S')}.svg".replace(" ", "-")
+        if self.session is not None and (problem := save_problem(name, self.session.path)):
             return problem
         try:
+            path = expanded(name)
             write_payload(path, self.export_screenshot().encode(), over=False)
         except StantoolsError as problem:
             return f"{problem.message}; {problem.remedy}"

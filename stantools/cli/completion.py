@@ -11,6 +11,7 @@ from click.shell_completion import get_completion_class
 from stantools.cli import console
 from stantools.cli.click_options import given, verb
 from stantools.errors import ExitCode, StoreUnwritableError, UsageError
+from stantools.home import below_home, settings_directory
 from stantools.options import Option
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -24,12 +25,11 @@ _LEFT = {
 
 def _place(shell: str) -> Path:
     if shell == "bash":
-        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        data = Path(os.environ.get("XDG_DATA_HOME") or below_home(".local", "share"))
         return Path(os.environ.get("BASH_COMPLETION_USER_DIR") or data / "bash-completion") / "completions/stantools"
     if shell == "zsh":
-        return Path.home() / ".zfunc" / "_stantools"
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return settings / "fish" / "completions" / "stantools.fish"
+        return below_home(".zfunc", "_stantools")
+    return settings_directory() / "fish" / "completions" / "stantools.fish"
 
 
 @verb("completion", progress=False, tables=False)
@@ -55,6 +55,8 @@ def command(shell: str | None, install: bool) -> int:
         click.echo(script)
         return ExitCode.CLEAN
     path = _place(name)
+    if path.parts[0] == "~":
+        raise UsageError("your home directory is unknown", "set HOME, or write the script without --install to a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{script}\n", encoding="utf-8")

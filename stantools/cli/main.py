@@ -23,7 +23,7 @@ import click
 from stantools.cli import console, own_command
 from stantools.cli.verbs import ALIASES, CONTEXT, QUESTIONS, LazyGroup, summaries
 from stantools.end_signal import SAME_SIGNAL_SECONDS
-from stantools.errors import ExitCode, NotPermittedError, StantoolsError
+from stantools.errors import STILL_THERE, ExitCode, NotPermittedError, StantoolsError
 
 #: variable that keeps the threads of linear algebra from starting
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -301,6 +301,10 @@ def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
             problem = refusal(path, [path])
     if isinstance(problem, StantoolsError):
         console.error(problem.message, problem.remedy)
+    elif isinstance(problem, FileNotFoundError) and problem.filename:
+        console.error(
+            f"{console.escape(os.fsdecode(problem.filename))}: cannot be read: {problem.strerror}", STILL_THERE
+        )
     elif isinstance(problem, OSError):
         place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
         console.error(f"{place}{problem.strerror or str(problem) or type(problem).__name__}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from stantools.cli.click_options import PathType, StoreArgument, node_option, re
 from stantools.cli.connection_options import connection_options
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import escape_line
+from stantools.home import settings_directory
 from stantools.install_hints import install_command
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def command(
     session: SourceSession | None = None
     if store is not None:
         session = session_of(open_source(store, read_options, Capability.SURVEY), workers=workers)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    usual_config = (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
-    settings = read_settings(config or usual_config, must_exist=config is not None)
+    settings = read_settings(config or settings_directory() / "stantools" / "tui.toml", must_exist=config is not None)
     browser = Browser(session, settings=settings, connect_options=server, monitor=monitor)
     # A big store's facts are hundreds of thousands of objects: a garbage collection of these takes longer than a key
     # may.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnreadableError, UsageError
+from stantools.home import expanded, settings_directory
 from stantools.nats.connect_options import ConnectOptions, split_servers
 from stantools.secret import read_secret
 
@@ -39,8 +40,7 @@ _LOGIN = ("user", "password", "token", "nkey", "creds")
 
 
 def context_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    base = environment.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "nats"
+    return settings_directory(environment) / "nats"
 
 
 def context_names(folder: Path) -> list[str]:
@@ -78,7 +78,7 @@ def read_context(name: str, folder: Path) -> ConnectOptions:
         found[option] = _text(path, content, member)
     for member, option in _FILES.items():
         text = _text(path, content, member)
-        found[option] = Path(text).expanduser() if text else None
+        found[option] = expanded(text) if text else None
     found["tls_first"] = content.get("tls_first") is True
     return ConnectOptions(**found)
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from stantools.errors import NotAStoreError, StantoolsError, StoreUnreadableError, UsageError
+from stantools.home import below_home
 from stantools.install_hints import install_command
 from stantools.sqlstore.address import MYSQL, DatabaseAddress
 from stantools.sqlstore.message_scan import MessageScan
@@ -198,9 +199,7 @@ class _MysqlSession(_Session):
             options["unix_socket"] = address.socket
         elif address.host:
             options |= {"host": address.host, "port": address.port or 3306}
-        from pathlib import Path
-
-        defaults = Path("~/.my.cnf").expanduser()
+        defaults = below_home(".my.cnf")
         if defaults.is_file():
             options["read_default_file"] = str(defaults)
         try:

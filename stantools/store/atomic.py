@@ -170,7 +170,8 @@ def absolute(path: Path) -> Path:
 
     A symbolic link to a directory is followed: the directory is renamed, not the link.
     """
-    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+    # unlike Path.resolve(), realpath() raises nothing for links that lead to themselves
+    return Path(os.path.realpath(path)) if path.is_dir() else Path(os.path.realpath(path.parent), path.name)
 
 
 def _check_target(target: Path, near: Path | None) -> None:

@@ -193,7 +193,7 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
     processes = Path("/proc")
     if not sys.platform.startswith("linux") or not processes.is_dir():
         return
-    root = os.fspath(store.resolve())
+    root = os.path.realpath(store)
     own = os.getpid()
     for entry in os.scandir(processes):
         if not entry.name.isdigit() or int(entry.name) == own:
@@ -205,7 +205,7 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
 
 def configured_servers(place: Path) -> Iterator[StoreUse]:
     """Finds nats-servers that were started with a store directory at, in or around a place (Linux)."""
-    root = place.resolve()
+    root = Path(os.path.realpath(place))
     for server in running_servers():
         for store in server.stores():
             if root in (store, store / _STREAMS) or store / _STREAMS in root.parents:

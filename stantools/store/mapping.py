@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stantools.errors import StoreChangedError, StoreUnreadableError, readable
+from stantools.errors import STILL_THERE, StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.store.permissions import refusal
 
@@ -141,7 +141,7 @@ def mapped(path: Path, *, sequential: bool = False, snapshot: FileSnapshot | Non
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     """Opens a file for reading; returns its descriptor and state."""
     try:
-        with readable(path, "check that the file is there"):
+        with readable(path, STILL_THERE):
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     except StoreUnreadableError as error:
         if isinstance(error.__cause__, PermissionError):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from stantools.errors import UsageError
+from stantools.home import expanded
+from stantools.nats.context import context_folder, context_names
 
 #: Lets bash ask for completions as it does at the tab key.
 _ASK = """
@@ -53,6 +58,24 @@ def test_the_shell_of_the_login(run, home: Path, monkeypatch: pytest.MonkeyPatch
     outcome = run("completion")
     assert outcome.code == 2
     assert "SHELL is missing" in outcome.err
+
+
+def test_a_user_without_a_home(run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])  # an unknown user, as in a container
+    monkeypatch.chdir(home)
+    for shell in ("bash", "zsh", "fish"):
+        assert run("completion", shell).code == 0
+        outcome = run("completion", shell, "--install")
+        assert outcome.code == 2
+        assert "home directory is unknown" in outcome.err
+    assert not list(home.iterdir())
+    assert context_names(context_folder()) == []
+    with pytest.raises(UsageError, match="no home directory is known"):
+        expanded("~/x")
+    with pytest.raises(UsageError, match="no home directory is known"):
+        expanded("~nobody-of-this-name/x")
+    assert expanded("x/~") == Path("x/~")
 
 
 def test_where_nothing_can_be_written(run, home: Path) -> None:

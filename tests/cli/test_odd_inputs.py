@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import random
 import shlex
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stantools.escaping import escape, fill_in, shell_word
+from tests.calls import before_call
 
 Copy = Callable[[str], Path]
 
@@ -81,6 +84,65 @@ def test_links_in_circles(run, golden_copy: Copy, tmp_path: Path) -> None:
     for verb in ("info", "forecast", "messages"):
         assert run(verb, store, *(["alpha"] if verb == "messages" else [])).code == 1
     assert run("salvage", store, "--out", tmp_path / "new").code == 5
+
+
+def test_output_through_a_link_to_itself(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("basic")
+    (tmp_path / "loop").symlink_to("loop")
+    for verb, option, name in (
+        ("salvage", "--out", "new"),
+        ("compact", "--out", "new"),
+        ("export", "--to", "new"),
+        ("export", "--to", "new.sqlite"),
+        ("report", "--html", "new.html"),
+        ("stats", "--to", "new"),
+    ):
+        for place in (tmp_path / "loop" / name, tmp_path / "loop"):
+            if verb == "report" and place.name == "loop":
+                continue  # a link is replaced by a page
+            outcome = run(verb, store, option, place)
+            assert outcome.code in (2, 3, 4) and "loop" in outcome.err, (verb, place, outcome)
+    assert run("sample", tmp_path / "loop" / "new").code == 3
+
+
+def changed(store: Path, chance: random.Random) -> None:
+    """What running servers do: a file goes, grows, is cut; a folder goes."""
+    paths = sorted(store.rglob("*"))
+    path = chance.choice(paths)
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif (kind := chance.randrange(3)) == 0:
+        path.unlink()
+    elif kind == 1:
+        os.truncate(path, chance.randrange(path.stat().st_size + 1))
+    else:
+        with path.open("ab") as file:
+            file.write(chance.randbytes(chance.randrange(1, 60)))
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("verb", ["info", "verify", "doctor", "forecast", "salvage", "export", "report"])
+@pytest.mark.parametrize("kind", ["basic", "ok_blocks15"])
+def test_a_store_may_change_between_any_two_looks(
+    run, golden: Path, golden_jetstream: Path, tmp_path: Path, kind: str, verb: str, rounds: int
+) -> None:
+    store, out = tmp_path / "store", tmp_path / "out"
+    source = golden_jetstream / kind / "store" if kind.startswith("ok_") else golden / kind / "datastore"
+    more = {"salvage": ["--out", out], "export": ["--to", out], "report": ["--html", out]}.get(verb, [])
+    shutil.copytree(source, store)
+    with before_call(sys.maxsize, lambda: None) as calls:
+        assert run(verb, store, *more).code in (0, 1)
+    for seed in range(rounds):
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+        shutil.rmtree(store)
+        shutil.copytree(source, store)
+        chance = random.Random(f"{kind} {verb} {seed}")
+        with before_call(chance.randrange(len(calls)), functools.partial(changed, store, chance)):
+            outcome = run(verb, store, *more)
+        assert outcome.code in (0, 1, 3, 5), (seed, outcome)
+        if outcome.code == 3:
+            assert f"stantools: error: {store}" in outcome.err and "\n  -> " in outcome.err, (seed, outcome)
+            assert verb not in ("salvage", "export") or not out.exists(), (seed, outcome)
 
 
 @pytest.mark.parametrize("name", ["server.dat", "clients.dat", "alpha/subs.dat"])

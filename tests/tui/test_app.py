@@ -172,6 +172,10 @@ async def test_a_screenshot_is_written_outside_of_the_store(
         await pilot.press("colon", *"screenshot datastore/a.svg", "enter")
         await until(pilot, lambda: "only read" in notices(pilot.app))
         assert not (store / "a.svg").exists()
+        (tmp_path / "loop").symlink_to("loop")
+        for name, problem in (("~nobody.here/a.svg", "no home directory"), ("loop/a.svg", "no such directory")):
+            await pilot.press("colon", *f"screenshot {name}", "enter")
+            await until(pilot, lambda problem=problem: problem in notices(pilot.app))
 
 
 @pytest.mark.parametrize(("view", "size"), [("2", (120, 20)), ("6", (80, 24))])

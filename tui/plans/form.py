@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from stantools.errors import UsageError
+from stantools.home import expanded
 from stantools.options import Option, declared
 
 _Taker = TypeVar("_Taker")
@@ -86,9 +87,9 @@ def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def path(text: str) -> Path:
     try:
-        return Path(text).expanduser()
-    except RuntimeError as problem:
-        raise ValueError(str(problem)) from problem
+        return expanded(text)
+    except UsageError as problem:
+        raise ValueError(problem.message) from problem
 
 
 def whole_number(text: str) -> int:

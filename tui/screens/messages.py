@@ -17,6 +17,7 @@ from stantools.browse.payload_views import PayloadForm, likely_form
 from stantools.browse.protobuf_fields import is_text
 from stantools.browse.window import Row, RowNote, WindowMessage
 from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.home import expanded
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job, JobState
 from tui.screens.base import LatestWork, ViewScreen
@@ -258,7 +259,7 @@ class MessagesScreen(ViewScreen):
         def named(text: str | None) -> None:
             if text is None:
                 return
-            path = Path(text).expanduser()
+            path = expanded(text)
             if not os.path.lexists(path):
                 save(path, over=False)
                 return
@@ -315,14 +316,14 @@ def save_problem(text: str, store: Path) -> str:
     if not text.strip():
         return "name a file"
     try:
-        path = Path(text).expanduser().resolve()
+        path = Path(os.path.realpath(expanded(text)))
         if path.is_dir():
             return "that is a directory"
-        if path.is_relative_to(store.resolve()):
+        if path.is_relative_to(os.path.realpath(store)):
             return "that is in the store, which is only read; choose another place"
         if not path.parent.is_dir():
             return "no such directory"
-    except (OSError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, StantoolsError) as problem:
         return f"that is not a name for a file: {problem}"
     return ""
 

@@ -39,7 +39,7 @@ def lock_directory(root: Path) -> Path:
     The lock is on the directory itself, so that no file is made that the original would not make. The original does
     not use this lock. Returns the key for `unlock_directory`.
     """
-    key = root.resolve()
+    key = Path(os.path.realpath(root))
     if key in _held:
         descriptor, users = _held[key]
         _held[key] = descriptor, users + 1

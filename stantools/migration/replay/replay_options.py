@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ class ReplayOptions:
     def identity(self, store: Path, servers: Sequence[str]) -> dict[str, Any]:
         """Returns the options that must be equal when a replay is resumed."""
         return {
-            "store": str(store.resolve()),
+            "store": os.path.realpath(store),
             "to": list(servers),
             "as": self.kind,
             "channels": list(self.channels),

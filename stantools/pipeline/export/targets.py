@@ -62,7 +62,7 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
     Yields a path that does not exist yet; other files beside it are removed at the end. Raises as `new_export`.
     """
     check_file(target, overwrite=overwrite)
-    target = target.parent.resolve() / target.name
+    target = atomic.absolute(target)
     with atomic.building(target) as place:
         content = place / target.name
         yield content

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
@@ -20,6 +19,7 @@ from stantools.store import running_servers
 from stantools.store.locks import configured_servers
 from stantools.store.running_servers import RunningServer
 from tests import natsclient, servers
+from tests.calls import before_call
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -133,25 +133,6 @@ def test_a_server_that_has_ended_uses_nothing(tmp_path: Path, arguments: list[st
     )
 
 
-@contextlib.contextmanager
-def _ends_before(step: int, end: Callable[[], object]) -> Iterator[list[int]]:
-    """Calls `end` before a system call of the block, by its number; fills a list with those that came."""
-    calls: list[int] = []
-
-    def profile(_: object, event: str, function: object) -> None:
-        if event == "c_call" and getattr(function, "__module__", None) in ("posix", "io", "_io"):
-            if len(calls) == step:
-                sys.setprofile(None)
-                end()
-            calls.append(step)
-
-    sys.setprofile(profile)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
-
-
 @pytest.mark.parametrize("reaped", [False, True], ids=["unreaped", "reaped"])
 @pytest.mark.parametrize("option", [["-sd", "."], ["-c", "main.conf"]], ids=["option", "configuration"])
 def test_a_server_may_end_before_any_look_at_it(
@@ -183,7 +164,7 @@ def test_a_server_may_end_before_any_look_at_it(
                 seen = processes / str(process.pid)
                 seen.symlink_to(f"/proc/{process.pid}")
 
-                with _ends_before(step, functools.partial(_end, process, reaped=reaped)) as calls:
+                with before_call(step, functools.partial(_end, process, reaped=reaped)) as calls:
                     answers.append(look(root))
                 _end(process, reaped=True)
             seen.unlink()
