@@ -197,6 +197,27 @@ def streams(client: Requester) -> None:
         _consumer(client, f"T{i}", inactive_threshold=10**13)
 
 
+_REPLIES: list[bytes] = []
+
+
+def unacknowledged(client: Requester) -> None:
+    """100,000 messages that are sent to a consumer, which acknowledges none."""
+    client.create("W", subjects=["w.>"])
+    client.fill("w.%(i)d")
+    config = {"name": "C", "ack_policy": "explicit", "ack_wait": 10**13, "max_ack_pending": -1}
+    client.api("CONSUMER.CREATE.W.C", {"stream_name": "W", "config": config})
+    wanted = b'{"batch":%d,"no_wait":true}' % _KEYS
+    client.send(b"PUB $JS.API.CONSUMER.MSG.NEXT.W.C %b.w %d\r\n%b\r\n" % (client.inbox, len(wanted), wanted))
+    _REPLIES[:] = [client.message()[1] for _ in range(_KEYS)]
+
+
+def acknowledged(client: Requester) -> None:
+    """A few acknowledgements, for three seconds: the state of the consumer is stored again and again."""
+    for reply in _REPLIES[:30]:
+        client.send(b"PUB %b 4\r\n+ACK\r\n" % reply)
+        time.sleep(0.1)
+
+
 def _rollup(what: str) -> Callable[[Requester], None]:
     def attack(client: Requester) -> None:
         client.ask("r.a", b"x", b"NATS/1.0\r\nNats-Rollup: %b\r\n\r\n" % what.encode())
@@ -310,6 +331,7 @@ ATTACKS: dict[str, Attack] = {
     "list": Attack("a list of 1,000 streams", streams, lambda c: c.api("STREAM.LIST")),
     "names": Attack("names of streams, by a subject", streams, lambda c: c.api("STREAM.NAMES", {"subject": "*.x"})),
     "interest": Attack("10,000 messages, 1,000 consumers with interest", interested, unwanted),
+    "pending": Attack("acknowledgements, while 100,000 messages wait for theirs", unacknowledged, acknowledged),
     "jsz": Attack("/jsz of 1,000 streams", streams, _monitoring("/jsz?consumers=1&config=1&limit=10000")),
     "subsz": Attack("/subsz of 100,000 subscriptions", subscribed, _monitoring("/subsz?subs=1&limit=100000")),
     "connz": Attack("/connz with 100,000 subscriptions", subscribed, _monitoring("/connz?subs=detail&limit=100000")),

@@ -37,18 +37,11 @@ _LOOKAHEAD: Final = 1024
 Event = Callable[[str, dict[str, Any]], None]
 
 
-class UnackedDelivery:
-    """A message that was delivered and not acknowledged.
+class UnackedDelivery(NamedTuple):
+    """A message that was delivered and not acknowledged."""
 
-    Attributes:
-        number: Consumer sequence of its first delivery.
-        time: Time of its last delivery, in nanoseconds since 1970.
-    """
-
-    __slots__ = ("number", "time")
-
-    def __init__(self, number: int, time: int) -> None:
-        self.number, self.time = number, time
+    number: int  #: consumer sequence of its first delivery
+    time: int  #: of its last delivery, in nanoseconds since 1970
 
 
 class ConsumerStart(NamedTuple):
@@ -148,14 +141,13 @@ class Consumer:
     # Stored state
 
     def state(self) -> ConsumerState:
-        pending = {sequence: (each.number, each.time) for sequence, each in self.pending.items()}
         floor = min(self.floor[0], self.delivered[0]), min(self.floor[1], self.delivered[1])
         if self.stream.config.retention != "limits":
             # At the next start, messages up to the floor are no longer needed.
             given_up = min((each for each in self.redeliveries if each not in self.pending), default=floor[1] + 1)
             floor = min(floor[0], given_up - 1), min(floor[1], given_up - 1)
         kept = {sequence: count for sequence, count in self.redeliveries.items() if sequence > floor[1]}
-        return ConsumerState(floor, self.delivered, pending, kept)
+        return ConsumerState(floor, self.delivered, dict(self.pending), kept)
 
     def restore(self, state: ConsumerState) -> None:
         """Continues from a stored state."""
@@ -259,7 +251,7 @@ class Consumer:
         del self._redelivery_queue[sequence]
         self.redeliveries[sequence] = count - 1
         self.delivered = (self.delivered[0] + 1, self.delivered[1])
-        self.pending[sequence].time = now
+        self.pending[sequence] = UnackedDelivery(self.pending[sequence].number, now)
         self._schedule(sequence, self._due_time(sequence))
 
     def sent(self, sequences: Sequence[int], now: int) -> None:
@@ -415,7 +407,8 @@ class Consumer:
             return False
         self.changed = True
         if delay > 0:
-            waiting.time += now + delay - self._due_time(sequence)
+            time = waiting.time + now + delay - self._due_time(sequence)
+            self.pending[sequence] = UnackedDelivery(waiting.number, time)
             self._schedule(sequence, now + delay)
             self._redelivery_queue.pop(sequence, None)
         else:
@@ -426,7 +419,7 @@ class Consumer:
         """Restarts the acknowledgement wait of a message."""
         self._collect_due(now)
         if sequence in self.pending:
-            self.pending[sequence].time = now
+            self.pending[sequence] = UnackedDelivery(self.pending[sequence].number, now)
 
     @property
     def last_delivered(self) -> int:

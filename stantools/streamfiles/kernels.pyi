@@ -45,6 +45,15 @@ def content_hashes(block: ReadableBuffer, columns: RecordColumns, key: bytes) ->
 def encode_skips(block: OpenBlock, sequence: int, count: int, timestamp: int) -> None:
     """Appends `count` skip records from `sequence` on to a block, and advances its position."""
 
+def encode_pending(pending: dict[int, tuple[int, int]], floor: int, number_floor: int) -> bytes:
+    """Returns the pending messages of `o.dat`, from their base second on, by sequence.
+
+    Raises OverflowError for what has no place in 64 bits.
+    """
+
+def encode_redelivered(redelivered: dict[int, int], floor: int) -> bytes:
+    """Returns the redeliveries of `o.dat`, by sequence; raises as `encode_pending`."""
+
 def scan_records(
     block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
 ) -> tuple[int, int, RecordFlaw]:

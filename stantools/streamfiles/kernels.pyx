@@ -57,6 +57,8 @@ cdef enum:
     LENGTH_SIZE = 4
     HASH_SIZE = 8
     EMPTY_SIZE = 30
+    MAX_VARINT = 10
+    SECOND = 1000000000
     KEY_SIZE = 32
     HIGH_BITS = 0x3F  # of a sequence; the other two of its highest byte are flags
     CHUNK_SIZE = 65536
@@ -236,6 +238,54 @@ def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
     with nogil:
         write_skips(&target[0] + position, sequence, count, timestamp, hash_of, keys.base)
     block.position = position + <int64_t>(count * EMPTY_SIZE)
+
+
+cdef inline uint8_t* put_varint(uint8_t* p, uint64_t number) noexcept nogil:
+    while number > 0x7F:
+        p[0] = <uint8_t>(number & 0x7F | 0x80)
+        number >>= 7
+        p += 1
+    p[0] = <uint8_t>number
+    return p + 1
+
+
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return <uint64_t>number << 1 ^ <uint64_t>(number >> 63)
+
+
+cdef inline int64_t seconds(int64_t time) noexcept nogil:
+    return time // SECOND - (time % SECOND < 0)
+
+
+def encode_pending(dict pending, uint64_t floor, uint64_t number_floor):
+    cdef list order = sorted(pending)
+    cdef Py_ssize_t i, count = len(order)
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, (1 + 3 * count) * MAX_VARINT)
+    cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(encoded)
+    cdef int64_t time = max([time for _, time in pending.values()])
+    cdef int64_t base = seconds(time)
+    cdef uint8_t* p = put_varint(begin, zigzag(base))
+    cdef uint64_t sequence, number
+    for i in range(count):
+        sequence = order[i]
+        number, time = pending[order[i]]
+        p = put_varint(p, sequence - floor)
+        p = put_varint(p, number - number_floor)
+        p = put_varint(p, zigzag(base - seconds(time)))
+    return encoded[: p - begin]
+
+
+def encode_redelivered(dict redelivered, uint64_t floor):
+    cdef list order = sorted(redelivered)
+    cdef Py_ssize_t i, count = len(order)
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, 2 * count * MAX_VARINT)
+    cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(encoded)
+    cdef uint8_t* p = begin
+    cdef uint64_t sequence
+    for i in range(count):
+        sequence = order[i]
+        p = put_varint(put_varint(p, sequence - floor), redelivered[order[i]])
+    return encoded[: p - begin]
 
 
 cdef uint64_t TOMBSTONE_BIT = <uint64_t>1 << 62

@@ -35,7 +35,7 @@ from stantools.notation import format_time
 from stantools.streamfiles import highwayhash, kernels
 from stantools.streamfiles.layout import ArchiveError, record_sizes
 from stantools.streamfiles.stream_config import CONSUMER_MEMBERS, STREAM_MEMBERS, ConfigMember
-from stantools.streamfiles.varints import VarintReader, put, zigzag
+from stantools.streamfiles.varints import VarintReader, put
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,18 +254,14 @@ def encode_consumer(state: ConsumerState) -> bytes:
     out = bytearray(_BEGIN)
     for number in (*state.ack_floor, *state.delivered, len(state.pending)):
         put(out, number)
-    floor = state.ack_floor
-    if state.pending:
-        base = max(time // _SECOND for _, time in state.pending.values())
-        put(out, zigzag(base))
-        for sequence, (number, time) in sorted(state.pending.items()):
-            put(out, sequence - floor[1])
-            put(out, number - floor[0])
-            put(out, zigzag(base - time // _SECOND))
-    put(out, len(state.redelivered))
-    for sequence, count in sorted(state.redelivered.items()):
-        put(out, sequence - floor[1])
-        put(out, count)
+    number_floor, floor = state.ack_floor
+    try:
+        if state.pending:
+            out += kernels.encode_pending(dict(state.pending), floor, number_floor)
+        put(out, len(state.redelivered))
+        out += kernels.encode_redelivered(dict(state.redelivered), floor)
+    except OverflowError:
+        raise UsageError("a consumer's state is not possible: it has numbers of more than 64 bits") from None
     return bytes(out)
 
 

@@ -66,6 +66,10 @@ def test_a_state_that_contradicts_itself() -> None:
         (ConsumerState((5, 5), (9, 9), {6: (10, 0)}), "delivery 10"),
         (ConsumerState((5, 5), (9, 9), {}, {5: 1}), "5 was redelivered"),
         (ConsumerState((5, 5), (9, 9), {}, {6: -1}), "-1 times"),
+        (ConsumerState((0, 0), (1 << 64, 1 << 64), {1 << 64: (1, 0)}), "64 bits"),
+        (ConsumerState((0, 0), (1 << 64, 1 << 64), {1: (1 << 64, 0)}), "64 bits"),
+        (ConsumerState((0, 0), (9, 9), {6: (6, 1 << 63)}), "64 bits"),
+        (ConsumerState((0, 0), (9, 9), {}, {6: 1 << 64}), "64 bits"),
     ]
     for state, said in rows:
         with pytest.raises(UsageError, match=said):
