@@ -208,6 +208,14 @@ def _cut_at_a_record(root: Path) -> None:
     _remove(root, 3, "idx")
 
 
+def _first_hurt(root: Path) -> None:
+    """The first message, whose index is gone too."""
+    end = s.read_index(root / "foo" / "msgs.1.idx")[1][1]
+    path = root / "foo" / "msgs.1.dat"
+    path.write_bytes(path.read_bytes()[:4] + b"\xff" * (end - 4) + path.read_bytes()[end:])
+    _remove(root, 1, "idx")
+
+
 def _last_slice_copied(root: Path) -> None:
     for suffix in ("dat", "idx"):
         shutil.copyfile(root / "foo" / f"msgs.1.{suffix}", root / "foo" / f"msgs.4.{suffix}")
@@ -256,6 +264,7 @@ KINDS: dict[Callable[[Path], object], tuple[set[StartFlawKind], tuple[int, int, 
     lambda root: _cut(root, 1, 4): (set(), (20, 0, 0), "the content of foo in sequences 1-10 is unknown"),
     lambda root: _cut(root, 2, 4): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 11-20\)"),
     lambda root: _cut(root, 3, 4, "dat"): ({StartFlawKind.REUSED}, (20, 10, 0), r"missing \(foo 21-30\)"),
+    _first_hurt: (set(), (29, 0, 0), "the content of foo in sequence 1 is unknown"),
     _cut_at_a_record: ({StartFlawKind.UNPROVEN}, (24, 0, 0), "nothing proves that foo ended at 24"),
     lambda root: _remove(root, 2): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 11-20\)"),
     lambda root: _remove(root, 1, "dat"): (set(), (20, 10, 0), r"10 of 30 messages are missing \(foo 1-10\)"),
@@ -279,3 +288,20 @@ def test_kinds(number: int, tmp_path: Path) -> None:
     assert (totals.intact, totals.missing, totals.archived) == (intact, missing, archived)
     assert re.search(first, f"{diagnosis.state.value}: {diagnosis.verdict}"), diagnosis.verdict
     assert (diagnosis.state is Health.HEALTHY) == (number == 0)
+
+
+def test_an_empty_channel_proves_no_message(tmp_path: Path) -> None:
+    s.write_server(tmp_path)
+    s.write_clients(tmp_path, "a")
+    s.write_subs(tmp_path, "foo")
+    diagnosis = check(tmp_path)
+    assert diagnosis.state is Health.HEALTHY
+    assert diagnosis.totals == OutcomeTotals(readable=0)
+
+
+def test_the_sentence_has_every_number() -> None:
+    assert OutcomeTotals(9, 7, 5, 4, 3, 1).sentence("a start") == (
+        "9 messages intact (7 readable now, 2 recoverable), 5 archived, 4 missing before, 3 lost by a start, "
+        "in 1 channel the rest is unknown"
+    )
+    assert OutcomeTotals(1).sentence() == "1 message intact, 0 missing before"
