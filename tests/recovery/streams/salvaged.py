@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import shutil
 import struct
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ from tests import natsclient, servers
 from tests.streamfiles.test_golden_streams import contents
 
 _TOGETHER = 200
+
+#: What a salvage of a golden directory says: a line `CASE ACCOUNT/STREAM: NOTE` each.
+NOTES = Path(__file__).with_name("golden_notes.txt")
+#: Set to write the lines of the cases that are tried anew; look at the differences before a commit.
+WRITE = "STANTOOLS_WRITE_NOTES"
 
 
 @dataclass
@@ -54,6 +60,17 @@ def salvage(path: Path, out: Path, key: str | None = None, **options: Any) -> Sa
         source.release()
     assert result.good, result.problems
     return Salvage(plan, result, out)
+
+
+def check_notes(case: str, done: Salvage) -> None:
+    found = [f"{case} {each}" for each in done.plan.notes]
+    found += [f"{case} left out: {done.plan.left_out}"] * bool(done.plan.left_out)
+    found += [f"{case} {each.full_name}: {note}" for each in done.plan.streams for note in each.notes]
+    kept = NOTES.read_text().splitlines()
+    if os.environ.get(WRITE):
+        kept = sorted([line for line in kept if line.split(" ")[0] != case] + found)
+        NOTES.write_text("".join(f"{line}\n" for line in kept))
+    assert sorted(found) == [line for line in kept if line.split(" ")[0] == case], f"rewrite with {WRITE}=1"
 
 
 def check_server(version: str, salvages: dict[str, Salvage], folder: Path) -> None:

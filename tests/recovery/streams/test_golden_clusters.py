@@ -8,7 +8,7 @@ import pytest
 
 from stantools.store.ranges import Ranges
 from tests import servers
-from tests.recovery.streams.salvaged import Salvage, check_server, ranges, salvage
+from tests.recovery.streams.salvaged import Salvage, check_notes, check_server, ranges, salvage
 from tests.streamfiles.test_golden_streams import digest, folder, load
 
 pytestmark = pytest.mark.golden
@@ -21,6 +21,7 @@ def cases() -> list[str]:
 
 
 def check(case: str, done: Salvage, node: str = "") -> None:
+    check_notes(f"{case}/{node}" if node else case, done)
     found = {each.full_name: each for each in done.plan.streams}
     for name, truth in load(case)["truth"].items():
         live, intact = ranges(truth["live"]["ranges"]), ranges(truth["intact_on_disk"])

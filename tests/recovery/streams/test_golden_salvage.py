@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.recovery.streams.salvaged import Salvage, check_server, ranges, salvage
+from tests.recovery.streams.salvaged import Salvage, check_notes, check_server, ranges, salvage
 from tests.streamfiles.test_golden_streams import cases, digest, folder, load
 
 pytestmark = pytest.mark.golden
@@ -52,6 +52,7 @@ def truths(case: str) -> dict[str, Any]:
 
 
 def check(case: str, done: Salvage) -> None:
+    check_notes(case, done)
     wanted = truths(case)
     assert {each.full_name for each in done.plan.streams} == set(wanted), case
     for stream in done.plan.streams:
