@@ -116,6 +116,11 @@ def test_the_merge_is_what_the_cluster_was(case: str, tmp_path: Path) -> None:
     assert view.server and not view.server.node_id
     assert view.server.cluster_id.decode() == load(case)["cluster_id"]
     assert {each.id.decode() for each in view.clients} == {each["id"] for each in wanted["clients"]}
+    for each in plan.channels:
+        assert sum(plan.sources[each.name].values()) == each.sequences.count(), each.name
+    written = [path.stat().st_size for path in result.path.glob("*/msgs.*.dat")]
+    # of messages that are copied in part, the number of bytes is an upper bound
+    assert 0 <= plan.bytes + 1 - sum(written) + 4 * len(written) <= (1 if case not in NO_STORE else plan.bytes // 5)
     have = {each.name: each for each in view.channels}
     channels = {each["name"]: each for each in wanted["channels"]}
     if case.startswith("standalone"):  # made outside of the cluster: named, and not taken

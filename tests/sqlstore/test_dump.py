@@ -123,7 +123,14 @@ def test_tables_of_other_programs_in_other_databases_do_not_matter(golden_sql: P
     )
     dump = tmp_path / "all.sql"
     dump.write_bytes(shop + b"USE `stan`;\n" + content)
-    assert opened(dump).tables == opened(golden_sql / "m_basic" / "dump.sql").tables
+    whole = opened(golden_sql / "m_basic" / "dump.sql").tables
+    assert opened(dump).tables == whole
+    # Nor if both have some of the tables only.
+    shop = b"USE `shop`;\nCREATE TABLE `Messages` (`number` int);\nINSERT INTO `Messages` VALUES (1);\n"
+    begin, end = content.index(b"DROP TABLE IF EXISTS `Clients`"), content.index(b"DROP TABLE IF EXISTS `Messages`")
+    dump.write_bytes(shop + b"USE `stan`;\n" + content[:begin] + content[end:])
+    found = opened(dump)
+    assert found.tables.channels == whole.channels and not found.tables.clients
 
 
 @pytest.mark.parametrize(
@@ -187,6 +194,13 @@ def test_names_are_read_in_a_charset_that_lacks_their_letters(golden_sql: Path, 
         found = opened(dump)
         assert {row.name.decode() for row in found.tables.channels} == names
         assert len([each for each in found.reader.flaws if "its charset lacks letters" in each]) == lost
+    # Without a charset, UTF-8 is what it looks like.
+    dump.write_bytes(content.replace(b"SET NAMES utf8mb4", b"SET TIME_ZONE='+00:00'"))
+    assert opened(dump).tables.channels == wanted.tables.channels
+    # A name of another length is not that of the subject.
+    name = next(row.name for row in wanted.tables.channels if not row.name.isascii())
+    dump.write_bytes(content[:begin] + content[begin:end].replace(b"'%b'" % name, b"'??'") + content[end:])
+    assert b"??" in {row.name for row in opened(dump).tables.channels}
 
 
 def test_a_schema_that_is_not_there_is_named(golden_sql: Path, tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def messages_of(store: Path, version: str, place: Path) -> int:
 @pytest.mark.parametrize("case", REPAIRED)
 def test_steps_lose_nothing(case: str, tmp_path: Path) -> None:
     store = copied(case, tmp_path)
+    _, file = REPAIRED[case]
+    if (config := (store / file).with_name("meta.inf")).exists():
+        config.chmod(0o640)
     before, found = tree(store), intact(store)
     code, plan = repair(store, "--dry-run")
     assert tree(store) == before
@@ -81,8 +84,9 @@ def test_steps_lose_nothing(case: str, tmp_path: Path) -> None:
     assert [each["destroyed"] for each in done["after"]] == [{}] * len(done["after"])
     assert all(each["harmless"] for each in done["after"])
     assert intact(store) == found
+    if file.endswith("meta.sum"):  # as the server would have written it
+        assert (store / file).stat().st_mode & 0o777 == 0o640
     # the backup undoes it
-    _, file = REPAIRED[case]
     saved = Path(done["backup"], "files", file) if done["backup"] else None
     assert (saved.read_bytes() if saved else None) == before.get(file)
     assert repair(store, "--in-place")[1]["steps"] == []
