@@ -29,7 +29,11 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml setup.py kernelbuild.py constraints.txt $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd] broker/*/*.p[yx][xd] broker/*/*/*.p[yx][xd])
+# What an environment is made of.
+PARTS := pyproject.toml setup.py kernelbuild.py constraints.txt \
+  $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd] broker/*/*.p[yx][xd] broker/*/*/*.p[yx][xd])
+
+$(INSTALLED): $(PARTS)
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up .venv with $$($(PYTHON) --version) (once: some minutes, 1.4 GB; again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
@@ -90,13 +94,15 @@ test-slow: compiled $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)
 
 # The demonstrations need less than tests do: where .venv is missing, it gets only that, and `make setup` adds the rest.
+# The broker's modules run as sources: to compile them takes longer than the demonstration.
 DEMO := .venv/.demo
-$(DEMO): pyproject.toml setup.py
+$(DEMO): $(PARTS)
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@if test ! -e $(INSTALLED); then \
-	  echo "setting up .venv for the demonstration (once: one to three minutes, 200 MB)"; \
+	@if test -e $(INSTALLED); then $(MAKE) --no-print-directory setup; else \
+	  echo "setting up .venv for the demonstration (once: one to two minutes, 200 MB)"; \
 	  { test -x $(BIN)/python || $(PYTHON) -m venv .venv; } \
-	  && $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[jetstream]'; fi
+	  && STANTOOLS_INTERPRETED=1 $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check \
+	    -c constraints.txt -e '.[jetstream]'; fi
 	@touch $@
 
 demo: $(DEMO)

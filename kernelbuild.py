@@ -1,6 +1,7 @@
 """The build backend (PEP 517): setuptools', which compiles the kernels with Zig where the machine has no C compiler.
 
-The package `ziglang` carries a whole C compiler. It is asked for only where no other one is found.
+The package `ziglang` carries a whole C compiler. It is asked for only where no other one is found; and mypy, which
+brings mypyc, only where modules are compiled (`setup.py`).
 """
 
 from __future__ import annotations
@@ -68,11 +69,15 @@ def _choose_compiler() -> None:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_zig()]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *_mypy(), *_zig()]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_editable(config_settings), *_zig()]
+    return [*build_meta.get_requires_for_build_editable(config_settings), *_mypy(), *_zig()]
+
+
+def _mypy() -> list[str]:
+    return [] if os.environ.get("STANTOOLS_INTERPRETED") else ["mypy>=2.4,<3"]
 
 
 def _zig() -> list[str]:

@@ -29,6 +29,9 @@ KERNELS = [
     "stantools.store.folding",
 ]
 
+#: Cython's own code for memory views, which otherwise is compiled again with each kernel.
+SHARED = "stantools.cython_shared"
+
 #: Modules on the way of a message through the broker.
 COMPILED = [
     "broker.bus.embedded",
@@ -163,9 +166,13 @@ class Build(build_ext):
 setup(
     ext_modules=[
         *cythonize(
-            [Extension(name, [source_of(name, ".pyx")], extra_compile_args=["-O3", "-g0"]) for name in KERNELS],
+            [
+                Extension(name, [source_of(name, ending)], extra_compile_args=["-O3", "-g0"])
+                for name, ending in [(SHARED, ".c"), *((kernel, ".pyx") for kernel in KERNELS)]
+            ],
             language_level=3,
             quiet=True,
+            shared_utility_qualified_name=SHARED,
         ),
         *translate(),
     ],

@@ -22,7 +22,7 @@ import pytest
 
 from broker.config.broker_options import Parsed
 from broker.config.reader import parse
-from stantools import __version__
+from stantools import __version__, compiled_modules
 from stantools.cli import optional_parts
 from stantools.cli.verbs import summaries
 
@@ -145,6 +145,52 @@ def test_a_machine_that_cannot_compile_is_told_why(
     with pytest.raises(SystemExit, match=missing):
         backend.build_wheel(str(tmp_path))
     assert any("ziglang" in need for need in backend._zig())
+
+
+def test_mypy_is_fetched_where_modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = build_backend(monkeypatch)
+    monkeypatch.setenv("CC", sys.executable)
+    system = tomllib.loads((PROJECT / "pyproject.toml").read_text())["build-system"]
+    for hook in (backend.get_requires_for_build_editable, backend.get_requires_for_build_wheel):
+        monkeypatch.setattr(backend.build_meta, hook.__name__, lambda _: [], raising=False)
+        for interpreted, fetched in (("", ["mypy"]), ("1", [])):
+            monkeypatch.setenv(compiled_modules.INTERPRETED, interpreted)
+            names = [re.split("[<>=]", need)[0] for need in (*system["requires"], *hook())]
+            assert names == ["setuptools", "Cython", *fetched]
+
+
+#: Stands for Python and for stantools: it writes down what is asked of it, and makes .venv/bin.
+PROGRAM = """#!/bin/sh
+echo "${0##*/} interpreted=$STANTOOLS_INTERPRETED $*" >> made.log
+test -e .venv || { mkdir -p .venv/bin && cp "$0" .venv/bin/python && cp "$0" .venv/bin/stantools; }
+"""
+
+
+def test_the_environment_of_the_demonstration_is_not_that_of_the_tests(tmp_path: Path) -> None:
+    """`make demo` in a fresh clone installs less; `make setup` and `make demo` after it are not misled."""
+    shutil.copy(PROJECT / "Makefile", tmp_path)
+    for part in ("pyproject.toml", "setup.py", "kernelbuild.py", "constraints.txt"):
+        (tmp_path / part).touch()
+    program = tmp_path / "python3"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    def make(target: str) -> list[str]:
+        run("env", "-u", compiled_modules.INTERPRETED, "make", target, f"PYTHON={program}", cwd=tmp_path)
+        log = (tmp_path / "made.log").read_text()
+        (tmp_path / "made.log").write_text("")
+        return re.findall(r"^\w+ interpreted=1? .*(?:venv|\[\w+\]|demo).*$", log, re.MULTILINE)
+
+    demo = "stantools interpreted= demo --out demo-out"
+    fresh = make("demo")
+    assert fresh[0] == "python3 interpreted= -m venv .venv" and fresh[2:] == [demo]
+    assert fresh[1].startswith("python interpreted=1 -m pip install") and fresh[1].endswith("-e .[jetstream]")
+    assert make("demo") == [demo]
+    [complete] = make("setup")
+    assert complete.startswith("python interpreted= -m pip install") and complete.endswith("-e .[dev]")
+    assert make("demo") == [demo]
+    (tmp_path / "setup.py").touch()
+    assert make("demo") == [complete, demo]
 
 
 def test_all_optional_parts_are_in_one() -> None:

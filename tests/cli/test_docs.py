@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
+from tests.cli.conftest import Run
 from tests.conftest import others_slow
 from tests.programs import load
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/jetstream-guide.md"])
@@ -60,21 +58,31 @@ def minute(page: str) -> list[str]:
     ),
 )
 def test_the_minute_of_a_guide(
-    page: str, codes: tuple[int | None, ...], result: str, tmp_path: Path, golden_clusters: Path
+    page: str,
+    codes: tuple[int | None, ...],
+    result: str,
+    run: Run,
+    tmp_path: Path,
+    golden_clusters: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_sample(tmp_path / "STORE", SampleOptions(channels=2, damage=("flipped-length",)))
     shutil.copytree(tmp_path / "STORE", tmp_path / "datastore")
     nodes = " ".join(str(golden_clusters / "snapshots" / "nodes" / name) for name in "abc")
     shutil.copytree(ROOT / "samples/streams-damaged", tmp_path / "DIR")
+    monkeypatch.chdir(tmp_path)
     commands = minute(page)
     assert len(commands) == len(codes)
     for command, code in zip(commands, codes, strict=True):
         if code is None:
             continue
         line = command.replace("NODE NODE NODE", nodes).replace("/some/other/disk", str(tmp_path))
-        line = re.sub(r"^stantools ", f"{sys.executable} -m stantools ", line)
-        done = subprocess.run(line.split(), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
-        assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+        program, *words = line.split()
+        if program == "stantools":
+            done = run(*words)
+            assert done.code == code, f"{command}: {done.out}{done.err}"
+        else:
+            assert subprocess.run([program, *words], check=False).returncode == code, command
     assert (tmp_path / result).exists()
 
 

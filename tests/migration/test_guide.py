@@ -14,6 +14,7 @@ import pytest
 from stantools.migration.plan.overrides import read_overrides
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.leaving import Rehearsal
+from tests.migration.test_migrate import run
 
 GUIDE = Path(__file__).parents[2] / "docs" / "migration-guide.md"
 WITHOUT_DOWNTIME = GUIDE.with_name("without-downtime.md")
@@ -29,14 +30,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def migrate(place: Path, *words: object) -> None:
-    command = [sys.executable, "-m", "stantools", "migrate", *map(str, words)]
-    result = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
 def test_the_plan_is_a_real_one(place: Path) -> None:
-    migrate(place, "plan", "store", "--out", "backups")
+    run(place, "migrate", "plan", "store", "--out", "backups")
     plan = iter((place / f"{place.name}-store.migration.yaml").read_text("utf-8").splitlines())
     shown = next(block for block in blocks("yaml") if block.startswith("- stream: "))
     for line in shown.splitlines():
@@ -56,8 +51,8 @@ def test_the_overrides_are_understood(place: Path) -> None:
 @pytest.mark.slow
 def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callable[..., Any]) -> None:
     pulling, pushing = start_server(), start_server()
-    migrate(place, "store", "--server", pulling.url, "--yes")
-    migrate(place, "store", "--server", pushing.url, "--consumers", "push", "--plan", "push.yaml", "--yes")
+    run(place, "migrate", "store", "--server", pulling.url, "--yes")
+    run(place, "migrate", "store", "--server", pushing.url, "--consumers", "push", "--plan", "push.yaml", "--yes")
     publish, pull, push = (block.replace("sleep(5)", "sleep(1)") for block in blocks("python"))
     assert program(publish, pulling.url) == ["orders 101"]
     # Three were pending, the fourth has just been published.
@@ -81,10 +76,7 @@ def test_the_minute_of_the_guides(tmp_path: Path, golden_clusters: Path, start_s
                 words = command.replace("FOLDER-", "shop-").split()[1:]
                 words += [] if verb == "verify" or stage in ("plan", "verify") else ["--yes"]
                 words += ["--stream-prefix", "of-", "--subject-prefix", "of"] if "NODE" in line else []
-                done = subprocess.run(
-                    [sys.executable, "-m", "stantools", *words], cwd=place, capture_output=True, text=True, timeout=120
-                )
-                assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+                run(place, *words)
     assert len(list(place.glob("*.journal"))) == 2
 
 

@@ -26,7 +26,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests import natsclient
 from tests.conftest import others_slow
 from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, in_stream
-from tests.migration.test_migrate import run
+from tests.migration.test_migrate import Ended, run
 from tests.pipeline.tables.followed import Server
 from tests.servers import NEWEST, NatsServer, available
 from tests.waiting import eventually
@@ -113,11 +113,8 @@ async def test_twenty_rounds_with_kills(tmp_path: Path, start_server: Callable[.
     assert median(pauses) < 2.0
 
 
-def migrate(folder: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stantools", "migrate", *map(str, words), "--progress", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=WAIT)
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done
+def migrate(folder: Path, *words: object, expect: int = 0) -> Ended:
+    return run(folder, "migrate", *words, "--progress", "none", expect=expect)
 
 
 @pytest.mark.golden
@@ -163,7 +160,9 @@ async def test_limits_that_remove_before_they_are_read(tmp_path: Path, start_ser
         in " ".join(said.split())
     )
     assert "removed: orders: 8 messages" in said
-    migrate(tmp_path, "verify", "plan.yaml")
+    words = [sys.executable, "-m", "stantools", "migrate", "verify", "plan.yaml"]
+    proof = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=WAIT)
+    assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
 async def holds(js: JetStreamContext, last: int) -> bool:

@@ -1,8 +1,6 @@
 """Streams of JetStream directories as tables: every intact message once, losses as rows, the same values everywhere."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import ExitCode, StoreUnreadableError
 from stantools.inspection.stored_messages import Selection, StoredMessage
 from stantools.inspection.stream_messages import StreamMessageReader
 from stantools.pipeline.tables.model import FailedRead, Mode
@@ -19,6 +17,7 @@ from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.table_options import TableOptions, table_options
 from stantools.sources.door import open_source
 from stantools.streamfiles.headers import header_fields
+from tests.pipeline.jobs.jobcommand import run
 
 CASES = ("ok_blocks15", "ok_s2_15", "ok_deletes15", "dmg_flip_payload_idx", "dmg_missing_mid_idx", "dmg_zero_all_last")
 
@@ -78,30 +77,24 @@ def test_unreadable(golden_jetstream: Path, tmp_path: Path) -> None:
     assert sum(len(split.parts) for split in planned.splits) > 1
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "stantools", *words], capture_output=True, text=True, check=False)
-
-
 def test_export(golden_jetstream: Path, tmp_path: Path) -> None:
     place = golden_jetstream / "ok_blocks15" / "store" / "jetstream"
     wanted = list(rows(options_of(place)))
-    done = run("export", str(place), "--to", str(tmp_path / "messages.parquet"))
-    assert done.returncode == 0, done.stderr
+    run("export", place, "--to", tmp_path / "messages.parquet", code=ExitCode.CLEAN)
     assert pq.read_table(tmp_path / "messages.parquet").to_pylist() == wanted
-    lines = run("export", str(place), "--to", "-", "--format", "ndjson").stdout.splitlines()
+    lines = run("export", place, "--to", "-", "--format", "ndjson", code=ExitCode.CLEAN).stdout.splitlines()
     told = [json.loads(line) for line in lines]
     assert [(each["sequence"], each["headers"]) for each in told] == [
         (row["sequence"], dict(row["headers"])) for row in wanted
     ]
-    by = run("export", str(place), "--to", f"{tmp_path / 'by'}/", "--by", "stream,date")
-    assert by.returncode == 0 and any(tmp_path.glob("by/stream=ORDERS/date=*/*.parquet")), by.stderr
+    run("export", place, "--to", f"{tmp_path / 'by'}/", "--by", "stream,date", code=ExitCode.CLEAN)
+    assert any(tmp_path.glob("by/stream=ORDERS/date=*/*.parquet"))
 
 
 def test_stats(golden_jetstream: Path) -> None:
     """Deleted messages are not missing; the subjects with the most messages are named."""
     place = golden_jetstream / "dmg_missing_mid_idx" / "store" / "jetstream"
-    done = run("stats", str(place), "-o", "json")
-    assert done.returncode == 1, done.stderr
+    done = run("stats", place, "-o", "json", code=ExitCode.FINDINGS)
     channels = {each["name"]: each for each in json.loads(done.stdout)["stores"][0]["channels"]}
     found = [row for row in rows(options_of(place)) if row["stream"] == "ORDERS" and row["state"] == "ok"]
     from stantools.streamfiles.survey import StreamSurvey
@@ -118,10 +111,10 @@ def test_sql(golden_sql: Path) -> None:
     """The intact rows of a dump are exported and counted as the messages of a store are."""
     dump = golden_sql / "p_gap_at_limit" / "dump.sql"
     expected = json.loads((golden_sql / "p_gap_at_limit" / "expected.json").read_text())
-    done = run("export", str(dump), "--to", "-", "--format", "ndjson")
+    done = run("export", dump, "--to", "-", "--format", "ndjson", code=ExitCode.CLEAN)
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert {each["store"] for each in told} == {str(dump)}, done.stderr
-    counted = json.loads(run("stats", str(dump), "-o", "json").stdout)["stores"][0]["channels"]
+    counted = json.loads(run("stats", dump, "-o", "json", code=ExitCode.CLEAN).stdout)["stores"][0]["channels"]
     assert {each["name"]: each["messages"] for each in counted} == {
         name: sum(each["channel"] == name for each in told) for name in {each["channel"] for each in told}
     }
