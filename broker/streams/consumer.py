@@ -145,7 +145,8 @@ class Consumer:
         if self.stream.config.retention != "limits":
             # At the next start, messages up to the floor are no longer needed.
             given_up = min((each for each in self.redeliveries if each not in self.pending), default=floor[1] + 1)
-            floor = min(floor[0], given_up - 1), min(floor[1], given_up - 1)
+            if given_up <= floor[1]:
+                floor = min(floor[0], given_up - 1), given_up - 1
         kept = {sequence: count for sequence, count in self.redeliveries.items() if sequence > floor[1]}
         return ConsumerState(floor, self.delivered, dict(self.pending), kept)
 
@@ -165,7 +166,9 @@ class Consumer:
         self.changed = False
         self.shrunk(_MAX_SEQUENCE)
 
-    def reconfigure(self, config: ConsumerConfig) -> None:
+    def reconfigure(self, config: ConsumerConfig, now: int) -> None:
+        # What is due stays due.
+        self._collect_due(now)
         self.stream.store.contents.release(self._filter)
         self._filter = self.stream.store.contents.filter(config.filters)
         self.config = config
@@ -494,8 +497,14 @@ class Consumer:
                 number = max(number, self.pending.pop(sequence).number)
             self.floor = (number, first - 1)
         self._forget_redeliveries()
-        if not self.pending:
+        if self.pending:
+            # Unlike an acknowledgement, a purge moves the floor over what was given up.
+            sequence, first_pending = next(iter(self.pending.items()))
+            self.floor = max(self.floor[0], first_pending.number - 1), max(self.floor[1], sequence - 1)
+        else:
             self.floor = self.delivered
+            if self.stream.config.retention == "limits":
+                self.redeliveries = Redeliveries()
         self.changed = True
 
     def _forget_redeliveries(self) -> None:

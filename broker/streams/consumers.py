@@ -210,7 +210,7 @@ class ConsumerRegistry:
                 raise RequestError(404, 10014, "consumer not found")
             if moved:
                 self._stop(consumer)
-            consumer.reconfigure(config)
+            consumer.reconfigure(config, self._clock.wall())
         finally:
             contents.release(wanted)
         if moved:

@@ -120,9 +120,12 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
 
 
 def outliving_marker(header: bytes, parsed: PublishHeaders, config: StreamConfig) -> tuple[bytes, PublishHeaders]:
-    """Raises the lifetime of a message, in its header block as well, to that of the marker that will follow it."""
+    """Raises the lifetime of a message, in its header block as well, to that of the marker that will follow it.
+
+    With one message per subject, the marker is never followed by an older message, and nothing is raised.
+    """
     least = config.subject_delete_marker_ttl // _SECOND
-    if not 0 < parsed.life < least * _SECOND:
+    if config.max_msgs_per_subject == 1 or not 0 < parsed.life < least * _SECOND:
         return header, parsed
     others = without(header, lambda line: line.startswith(_LIFETIME + b":"))
     return with_lines(others, b"%b: %d" % (_LIFETIME, least)), parsed._replace(life=least * _SECOND)
@@ -132,11 +135,6 @@ def marker(life: int) -> bytes:
     """Returns the header block of a delete marker, which replaces an expired last message for `life` ns."""
     text = format_go_duration(life).encode()
     return b"NATS/1.0\r\n%b: MaxAge\r\n%b: %b\r\n%b: sub\r\n\r\n" % (_MARKER, _LIFETIME, text, ROLLUP)
-
-
-def is_marker(header: bytes) -> bool:
-    """Returns whether a message is a delete marker."""
-    return _MARKER in parse_nats_headers(header)
 
 
 def check_last_id(headers: Mapping[bytes, bytes], last_id: bytes) -> None:

@@ -15,6 +15,7 @@ from broker.streams import publish_headers
 from broker.streams.api_errors import RequestError, store_failed
 from broker.streams.header_state import stored_messages
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.lifetimes import ends_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -194,7 +195,7 @@ def expire(stream: LimitedStream, now: int) -> bool:
         message = stream.store.read(sequence)
         if message is not None:
             stream.remove(sequence)
-            if message.subject not in contents.subjects and not publish_headers.is_marker(message.header):
+            if message.subject not in contents.subjects and not ends_subject(message.header):
                 gone.append(message.subject)
     if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
         end = contents.first_since(now - config.max_age + 1)
@@ -223,9 +224,9 @@ def expire(stream: LimitedStream, now: int) -> bool:
 
 
 def _ends_unmarked(stream: LimitedStream, entry: SubjectRows, end: int) -> bool:
-    """Returns whether all messages of a subject are below a sequence, and the last one is no delete marker."""
+    """Returns whether all messages of a subject are below a sequence, and a marker follows the last one."""
     message = stream.store.read(entry.last) if entry.last < end else None
-    return message is not None and not publish_headers.is_marker(message.header)
+    return message is not None and not ends_subject(message.header)
 
 
 def _expire_others(stream: LimitedStream, end: int) -> None:

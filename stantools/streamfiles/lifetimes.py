@@ -26,6 +26,7 @@ _HEAD: Final = struct.Struct("<BQQ")
 _LIFETIME: Final = re.compile(rb"\r\nNats-TTL:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _SCHEDULE: Final = re.compile(rb"\r\nNats-Schedule:[ \t]*@(at|every)[ \t]+([^\r\n]*)", re.IGNORECASE)
 _TARGET: Final = re.compile(rb"\r\nNats-Schedule-Target:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_END: Final = re.compile(rb"\r\n(?:Nats-Marker-Reason:[ \t]*[^ \t\r\n]|KV-Operation:[ \t]*PURGE[ \t]*\r\n)")
 _PLANNED_LIFETIME: Final = re.compile(rb"\r\nNats-Schedule-TTL:[ \t]*([^\r\n]*)", re.IGNORECASE)
 #: headers of a schedule that its messages do not have
 _OWN_HEADERS: Final = re.compile(
@@ -68,6 +69,11 @@ def lifetime_of(headers: bytes) -> int:
     """Returns the lifetime in a header block, in nanoseconds; 0 without one, FOREVER for none that ends."""
     found = _LIFETIME.search(headers)
     return _duration(found[1]) if found else 0
+
+
+def ends_subject(headers: bytes) -> bool:
+    """Returns whether a message is a delete marker or the purge of a key: no marker follows when it goes."""
+    return _END.search(headers) is not None
 
 
 def _duration(value: bytes) -> int:

@@ -23,7 +23,7 @@ from stantools.sources.door import open_source
 from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash
 from stantools.streamfiles.flaws import FlawKind
-from stantools.streamfiles.lifetimes import FOREVER, lifetime_of, schedule_of, scheduled_headers
+from stantools.streamfiles.lifetimes import FOREVER, ends_subject, lifetime_of, schedule_of, scheduled_headers
 from stantools.streamfiles.meta import meta_sum
 from stantools.streamfiles.stream_checks import check_stream
 from stantools.streamfiles.survey import StreamSurvey
@@ -151,6 +151,17 @@ def test_lifetimes_in_headers() -> None:
         assert lifetime_of(f"NATS/1.0\r\nX-Nats-TTL: {value}\r\n\r\n".encode()) == 0, (value, lifetime)
 
 
+def test_headers_after_which_no_marker_comes() -> None:
+    """As nats-server 2.11.11, 2.12.8 and 2.15.1 read them (jetstream-server.md section 7)."""
+    for header, ends in (
+        *(("Nats-Marker-Reason: MaxAge", True), ("Nats-Marker-Reason: x", True), ("Nats-Marker-Reason: ", False)),
+        *(("KV-Operation: PURGE", True), ("KV-Operation:  PURGE ", True), ("KV-Operation: DEL", False)),
+        *(("KV-Operation: PURGED", False), ("KV-Operation: purge", False), ("kv-operation: PURGE", False)),
+        *(("nats-marker-reason: x", False), ("Nats-Rollup: sub", False)),
+    ):
+        assert ends_subject(f"NATS/1.0\r\nA: b\r\n{header}\r\n\r\n".encode()) is ends, header
+
+
 def test_schedules_in_headers() -> None:
     block = b"NATS/1.0\r\nNats-Schedule: @at 2026-11-27T22:05:38Z\r\nNats-Schedule-Target: SC.out.a\r\nX: 1\r\n"
     block += b"Nats-Schedule-TTL: 1h\r\nNats-Rollup: sub\r\n\r\n"
@@ -194,7 +205,11 @@ async def fill(server: NatsServer, chance: random.Random) -> None:
         for _ in range(chance.randint(5, 30)):
             life = chance.choice(["", "", str(LIFE), f"{LIFE}s", "1h", "never"])
             size = chance.choice([10, 10, 7000]) if name == "BLOCKS" else 10
-            await ask(f"{name}.s{chance.randint(1, 8)}", bytes(size), {"Nats-TTL": life} if life else None)
+            headers = {"Nats-TTL": life} if life else {}
+            if "MARKED" in name and chance.random() < 0.4:
+                # No marker follows the purge of a key.
+                headers["KV-Operation"] = chance.choice(["DEL", "PURGE"])
+            await ask(f"{name}.s{chance.randint(1, 8)}", bytes(size), headers or None)
     if not server.version.startswith("2.11"):
         config = {"name": "PLANS", "subjects": ["PLANS.>"], "storage": "file", "allow_msg_schedules": True}
         config |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True}

@@ -25,6 +25,7 @@ from stantools.streamfiles.lifetimes import (
     LIFETIMES_FILE,
     SCHEDULES_FILE,
     TimerIndex,
+    ends_subject,
     lifetime_of,
     read_timers,
     schedule_of,
@@ -230,7 +231,7 @@ class _LifetimeExpiry:
                     gone.append(each.sequence)
                 else:
                     continue
-                self._subjects.add(each.subject)
+                (self._subjects.discard if ends_subject(each.headers) else self._subjects.add)(each.subject)
             size += _TOMBSTONE_SIZE * self._remove(block, over, gone)
         if self._subjects and _marks(store):
             size += self._mark()

@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
 
 import nats.errors
@@ -25,6 +26,7 @@ API: Final = "$JS.API."
 _PATIENCE: Final = 6.0
 _SILENCE: Final = "silence"
 _LIMITS: Final = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
+_MOMENT: Final = re.compile(r"\$now\+(\d+)")
 _PLACES: Final = re.compile(r"\$(last|first)([+-]\d+)?")
 
 
@@ -38,6 +40,7 @@ class DifferenceError(Exception):
         before: The steps of the part before this one.
         consumers: Configurations of the consumers of the stream, by name, as they are.
         limited: The stream is a copy of one with limits.
+        marked: Markers follow what expires from the stream.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class DifferenceError(Exception):
         before: Sequence[Step] = (),
         consumers: Mapping[str, Mapping[str, Any]] | None = None,
         limited: bool = False,
+        marked: bool = False,
     ) -> None:
         self.step, self.ours, self.theirs = step, ours, theirs
-        self.before, self.consumers, self.limited = before, consumers or {}, limited
+        self.before, self.consumers, self.limited, self.marked = before, consumers or {}, limited, marked
         lines = [f"    {name}: {own!r}, not {other!r}" for name, own, other in self.differing()]
         super().__init__("\n".join((f"{place}: {step}", *lines)))
 
@@ -97,6 +101,7 @@ class Side:
         self.held: dict[str, list[str]] = {}
         self.pushed: dict[str, list[Any]] = {}  #: what came to a subject
         self._subscriptions: dict[str, Any] = {}
+        self._marked: set[str] = set()  # streams that have or had delete markers
 
     def filled(self, value: Any) -> Any:
         """Returns a value with names filled in."""
@@ -147,7 +152,7 @@ class Side:
     async def api(self, call: str, body: Any = "") -> Any:
         return await self.ask(API + call, self.filled(body))
 
-    async def gather(self, subject: str, body: Any, most: int, end: str = "") -> list[Any]:
+    async def gather(self, subject: str, body: Any, most: int, longer: float = 0) -> list[Any]:
         """Sends a request, and returns the messages that come back, up to a number, a status, or silence."""
         inbox = self.client.new_inbox()
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -157,14 +162,14 @@ class Side:
         found: list[Any] = []
         try:
             while len(found) < most:
-                message = await asyncio.wait_for(queue.get(), self.patience)
+                message = await asyncio.wait_for(queue.get(), self.patience + longer)
                 status = (message.headers or {}).get("Status", "")
                 if status == "100":
                     continue
                 if message.reply.startswith("$JS.ACK."):
                     self.held.setdefault(".".join(message.reply.split(".")[2:4]), []).append(message.reply)
                 found.append(_delivered(message, inbox))
-                if status and status != end:
+                if status:
                     break
         except TimeoutError:
             found.append(_SILENCE)
@@ -211,11 +216,15 @@ class Side:
         body = {"stream_name": name, "config": {"name": values["name"], **values["config"]}, "action": values["action"]}
         return _outcome(await self.api(f"CONSUMER.CREATE.{name}.{values['name']}", body))
 
-    async def _fetch(self, name: str, values: Any) -> Any:
+    async def _fetch(self, name: str, values: Any, longer: float = 0) -> Any:
         body = values["body"]
         wanted = body.get("batch", 1) if isinstance(body, dict) else int(body) if body.isdigit() else 1
         most = max(wanted, 1) if isinstance(wanted, int) else 1
-        return await self.gather(f"{API}CONSUMER.MSG.NEXT.{name}.{values['consumer']}", body, most)
+        return await self.gather(f"{API}CONSUMER.MSG.NEXT.{name}.{values['consumer']}", body, most, longer=longer)
+
+    async def _wait(self, name: str, values: Any) -> Any:
+        """A request for messages that is open for most of the wait, if there is one."""
+        return await self._fetch(name, values, values["body"]["expires"] / 1e9) if "body" in values else None
 
     async def _ack(self, name: str, values: Any) -> Any:
         held = self.held.get(f"{name}.{values['consumer']}", [])
@@ -261,8 +270,10 @@ class Side:
             # Of a stream that was never used real servers say that 0 is deleted; once it is purged it begins with 1.
             # A mirror of a purged stream begins there at once, or with the first message.
             state = {"messages": 0, "consumer_count": state["consumer_count"]}
+        if "subject_delete_marker_ttl" in about["config"]:
+            self._marked.add(letter)
         consumers = {
-            each["name"]: _position(each, marked="subject_delete_marker_ttl" in about["config"])
+            each["name"]: _position(each, marked=letter in self._marked)
             for each in listed["consumers"]
             # Real servers copy with consumers of their own.
             if not each["name"].startswith(("JS_MIRROR_", "JS_SOURCE_"))
@@ -326,7 +337,7 @@ def _message(answer: Any) -> Any:
 
 
 def _position(info: Mapping[str, Any], *, marked: bool) -> dict[str, Any]:
-    """What matters of the state of a consumer; `marked`: what expires from its stream leaves a marker."""
+    """What matters of the state of a consumer; `marked`: what expires from its stream leaves, or left, a marker."""
     found = {name: info[name] for name in ("num_ack_pending", "num_redelivered", "num_pending")}
     for name in ("delivered", "ack_floor"):
         found[name] = (info[name]["consumer_seq"], info[name]["stream_seq"])
@@ -366,6 +377,7 @@ class Comparison:
         self._configs: dict[str, dict[str, Any]] = {}  # of streams, by letter
         self.known_at: int | None = None  #: the part in which it came upon a difference that is known
         self._begun = time.monotonic()
+        self._used = False  # before, no timer has begun
 
     @property
     def over(self) -> bool:
@@ -388,7 +400,7 @@ class Comparison:
             for row, step in enumerate(self.history.parts[part]):
                 await self._play(f"seed {self.history.seed}, part {part}, step {row}", step)
             await self.check(f"seed {self.history.seed}, after part {part}")
-            self._before = await self._all(self.sides[0])
+            self._before = await self._seen(self.sides[0])
         except _KnownError:
             self.known_at = part
         except DifferenceError as difference:
@@ -398,9 +410,21 @@ class Comparison:
         finally:
             self._gate.release()
 
-    async def _all(self, side: Side) -> list[Any]:
-        """The messages of all streams: consumers that are kept in memory are gone after a start."""
-        return [await side.contents(letter) for letter in self.letters]
+    async def _seen(self, side: Side) -> list[Any]:
+        """Messages and positions: consumers that are kept in memory are gone after a start.
+
+        What was given up of a queue is kept by a lower floor, and otherwise no longer counted.
+        """
+        found: list[Any] = []
+        for letter in self.letters:
+            consumers = (await side.state(letter)).get("consumers", {})
+            stored = {}
+            for name, config in self._consumers.get(letter, {}).items():
+                changing = {"ack_floor", "num_redelivered"} if config.get("max_deliver", -1) > 0 else set()
+                if not config.get("mem_storage") and name in consumers:
+                    stored[name] = {key: each for key, each in consumers[name].items() if key not in changing}
+            found.append((await side.contents(letter), stored))
+        return found
 
     async def _check_again(self, place: str) -> None:
         """Compares after the servers were started again: a real one may not be what it was, ours is.
@@ -411,7 +435,7 @@ class Comparison:
         try:
             await self.check(place)
         except DifferenceError:
-            if await self._all(self.sides[0]) == self._before:
+            if await self._seen(self.sides[0]) == self._before:
                 raise _KnownError from None
             raise
 
@@ -432,18 +456,18 @@ class Comparison:
         if step.kind == "wait":
             self._in_time()
             self._gate.release()
-            # What expires may leave a marker, which expires as well, and whose copy, which does not, is delivered
-            # again; timers go off up to a second late.
-            markers = any("subject_delete_marker_ttl" in each for each in self._configs.values())
-            await asyncio.sleep(SHORT / 1e9 + (5.7 if markers else 2.5))
+            ours, theirs, _ = await asyncio.gather(*(side.play(values) for side in self.sides), self._wait(step))
             await self._gate.acquire()
             self._begun = time.monotonic()
-            return
-        ours, theirs = await asyncio.gather(*(side.play(values) for side in self.sides))
+        else:
+            ours, theirs = await asyncio.gather(*(side.play(values) for side in self.sides))
         if step.kind == "consumer" and theirs == "done":
             self._consumers.setdefault(step.stream, {})[step.values["name"]] = step.values["config"]
         if step.kind in ("create", "update", "again") and theirs == "done":
             self._configs[step.stream] = step.values["config"]
+        self._used = self._used or step.kind not in ("create", "consumer", "listen")
+        if not self._used:
+            self._begun = time.monotonic()
         self._in_time()
         if ours != theirs:
             self._raise(place, values, step.stream, ours, theirs)
@@ -452,16 +476,26 @@ class Comparison:
         self._in_time()
         self._steps.append(values)
 
+    async def _wait(self, step: Step) -> None:
+        """Waits until timers are over.
+
+        What expires may leave a marker, which expires as well, and whose copy, which does not, is delivered again;
+        timers go off up to a second late.
+        """
+        markers = any("subject_delete_marker_ttl" in each for each in self._configs.values())
+        await asyncio.sleep(step.values.get("seconds", SHORT / 1e9 + (5.7 if markers else 2.5)))
+
     def _raise(self, place: str, step: Step | None, letter: str, ours: Any, theirs: Any) -> NoReturn:
-        copies = not {"mirror", "sources"}.isdisjoint(self._configs.get(letter, {}))
-        limited = copies and not _LIMITS.isdisjoint(self._configs["A"])
-        found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter), limited)
+        config = self._configs.get(letter, {})
+        limited = not {"mirror", "sources"}.isdisjoint(config) and not _LIMITS.isdisjoint(self._configs["A"])
+        marked = "subject_delete_marker_ttl" in config
+        found = DifferenceError(place, step, ours, theirs, self._steps, self._consumers.get(letter), limited, marked)
         if self.known(found):
             raise _KnownError
         raise found
 
     def _in_time(self) -> None:
-        if self.history.timed and time.monotonic() - self._begun > 0.6 * SHORT / 1e9:
+        if 0 < self.history.spacing < time.monotonic() - self._begun:
             raise TooSlowError
 
     def _placed(self, step: Step) -> Step:
@@ -475,6 +509,8 @@ class Comparison:
         def placed(value: Any) -> Any:
             if isinstance(value, str) and (found := _PLACES.fullmatch(value)):
                 return number(found)
+            if isinstance(value, str) and (found := _MOMENT.fullmatch(value)):
+                return (datetime.now(UTC) + timedelta(seconds=int(found[1]))).isoformat()
             if isinstance(value, Mapping):
                 return {name: placed(each) for name, each in value.items()}
             return value

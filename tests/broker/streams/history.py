@@ -3,7 +3,7 @@
 A history is a list of steps that say all that is needed to play them again, so that one can be printed, shortened and
 played on any server. Names contain `{tag}`, which is replaced when it is played: many are played on one server.
 Where a step depends on what is there, it says so in words that are filled in from what both servers agreed on last:
-`$last`, `$first`, with an offset (`$last-2`).
+`$last`, `$first`, with an offset (`$last-2`); `$now+3` is a moment, some seconds later.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class History:
 
     Attributes:
         seed: What it was made from.
-        timed: It has short timers.
         parts: The steps.
+        spacing: Seconds in which the steps between two waits are played, before timers go off; 0 without timers.
     """
 
     seed: int
-    timed: bool
     parts: tuple[tuple[Step, ...], ...]
+    spacing: float = 0
 
 
 def make(seed: int, parts: int = 3, size: int = 16) -> History:
@@ -64,10 +64,10 @@ def make(seed: int, parts: int = 3, size: int = 16) -> History:
         parts: Parts, between which servers start again.
         size: Steps of a part, about.
     """
-    return _Writer(seed).write(parts, size)
+    return Writer(seed).write(parts, size)
 
 
-class _Writer:
+class Writer:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seed = seed
@@ -87,7 +87,7 @@ class _Writer:
         steps += [[self.step() for _ in range(size)] for _ in range(parts - 1)]
         if self.timed:
             steps = [self.spaced(part, first=part is steps[0]) for part in steps]
-        return History(self.seed, self.timed, tuple(tuple(part) for part in steps))
+        return History(self.seed, tuple(tuple(part) for part in steps), 0.6 * SHORT / 1e9 if self.timed else 0)
 
     def spaced(self, steps: list[Step], *, first: bool) -> list[Step]:
         """Adds waits: few steps lie between two, so that a busy machine plays them before timers go off."""

@@ -98,6 +98,10 @@ TTLS = [
         )
         for step in (("x.a", "x", headers), of("MSG.GET", "X", {"seq": seq}))
     ),
+    # With one message per subject, a marker has none before it.
+    create("Y", subjects=["y.>"], subject_delete_marker_ttl=90 * SECOND, max_msgs_per_subject=1),
+    ("y.a", "x", {"Nats-TTL": "30"}),
+    of("MSG.GET", "Y", {"seq": 1}),
     create("F", subjects=["f.>"], allow_msg_ttl=True, allow_direct=True),
     ("f.a", "x", {"Nats-TTL": "1h"}),
     (f"{API}DIRECT.GET.F", {"seq": 1}),

@@ -280,6 +280,64 @@ def test_a_message_that_was_given_up_is_forgotten_when_it_goes(tmp_path: Path) -
     assert (found["num_redelivered"], found["num_ack_pending"]) == (0, 1)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_longer_wait_does_not_take_back_what_is_due(tmp_path: Path, again: bool) -> None:
+    """As in nats-server 2.10.26, 2.12.8 and 2.15.1 (jetstream-server.md section 10)."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    world.consumer("S", "c", **config, ack_wait=SECOND)
+    world.publish("s", b"1")
+    world.publish("s", b"2")
+    assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+    world.pass_time(2 * SECOND)
+    assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+    world.pass_time(2 * SECOND)
+    if again:
+        world.restart()
+    world.consumer("S", "c", **config, ack_wait=600 * SECOND)
+    assert [payload for _, payload, _ in world.pull("S", "c", {"batch": 9, "no_wait": True})][:2] == [b"1", b"2"]
+    world.pass_time(2 * SECOND)
+    world.consumer("S", "c", **config, ack_wait=900 * SECOND)
+    assert not [payload for _, payload, _ in world.pull("S", "c", {"batch": 9, "no_wait": True}) if payload]
+
+
+@pytest.mark.parametrize("body", [{"keep": 1}, {"seq": 2}, {"filter": "none"}, {"keep": 9}])
+def test_a_purge_moves_the_floor_over_messages_that_were_given_up(tmp_path: Path, body: dict[str, Any]) -> None:
+    """As in nats-server 2.12.8 and 2.15.1 (jetstream-server.md section 14)."""
+    world = World(tmp_path)
+    give_up(world, "limits", 3, 2)
+    world.api("STREAM.PURGE.S", body)
+    pending = world.api("CONSUMER.INFO.S.c")
+    assert (pending["ack_floor"], pending["num_ack_pending"]) == ({"consumer_seq": 4, "stream_seq": 2}, 1)
+    world.ask("$JS.ACK.S.c.1.3.5.0.0", b"+ACK")
+    world.publish("s")
+    world.api("STREAM.PURGE.S", {"keep": 9})
+    for _ in range(2):
+        found = world.api("CONSUMER.INFO.S.c")
+        assert (found["ack_floor"]["consumer_seq"], found["ack_floor"]["stream_seq"]) == (5, 3)
+        assert (found["num_redelivered"], found["num_pending"]) == (0, 1)
+        world.restart()
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_numbers_of_redeliveries_are_there_after_a_restart(tmp_path: Path, retention: str) -> None:
+    """Consumer sequences are greater than those of the stream."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], retention=retention)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=SECOND)
+    world.publish("s")
+    for _ in range(3):
+        assert len(world.pull("S", "c", {"batch": 1, "no_wait": True})) == 1
+        world.pass_time(2 * SECOND)
+    world.ask("$JS.ACK.S.c.1.1.3.0.0", b"+ACK")
+    before = world.api("CONSUMER.INFO.S.c")["ack_floor"]
+    assert (before["consumer_seq"], before["stream_seq"]) == (3, 1)
+    world.restart()
+    after = world.api("CONSUMER.INFO.S.c")["ack_floor"]
+    assert (after["consumer_seq"], after["stream_seq"]) == (3, 1)
+
+
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 @pytest.mark.parametrize("deliveries", [1, 2])
 @pytest.mark.parametrize("word", [b"+ACK", b"+TERM", b"+NXT"])

@@ -238,6 +238,38 @@ def test_markers_come_in_the_order_in_which_subjects_end(tmp_path: Path, storage
         assert all(b"Marker" in base64.b64decode(each["hdrs"]) for each in found)
 
 
+@pytest.mark.parametrize("until", [{"max_age": 20 * SECOND}, {}], ids=["age", "lifetime"])
+def test_no_marker_follows_the_purge_of_a_key(tmp_path: Path, until: dict[str, int]) -> None:
+    """As nats-server 2.11.11, 2.12.8 and 2.15.1 do (jetstream-server.md section 7)."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], subject_delete_marker_ttl=5 * SECOND, **until)
+    lifetime = {} if until else {"Nats_TTL": "20"}
+    for row, headers in enumerate(
+        ({"KV_Operation": "PURGE"}, {"KV_Operation": "DEL"}, {"Nats_Marker_Reason": "MaxAge"}, {"Nats_Rollup": "sub"})
+    ):
+        world.publish(f"s.{row}", b"", **headers, **lifetime)
+    world.publish("s.0", b"x", **lifetime)
+    world.publish("s.0", b"", KV_Operation="PURGE", Nats_Rollup="sub", **lifetime)
+    world.pass_time(22 * SECOND)
+    assert world.state("S")["subjects"] == {"s.1": 1, "s.3": 1}
+
+
+def test_lifetimes_stay_where_a_subject_has_one_message(tmp_path: Path) -> None:
+    """As on nats-server 2.12.8 and 2.15.1: a marker replaces all of its subject (jetstream-server.md section 7)."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], subject_delete_marker_ttl=50 * SECOND, max_msgs_per_subject=1)
+    world.publish("s.a", b"x", Nats_TTL="9")
+    world.create(
+        "C", subjects=["c"], sources=[{"name": "S"}], subject_delete_marker_ttl=50 * SECOND, max_msgs_per_subject=1
+    )
+    for stream in "SC":
+        assert b"Nats-TTL: 9\r\n" in base64.b64decode(
+            world.api(f"STREAM.MSG.GET.{stream}", {"seq": 1})["message"]["hdrs"]
+        )
+    world.pass_time(11 * SECOND)
+    assert b"Marker" in base64.b64decode(world.api("STREAM.MSG.GET.S", {"seq": 2})["message"]["hdrs"])
+
+
 def test_messages_are_kept_for_as_long_as_the_marker_that_will_follow(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.create("S", subjects=["s.>"], subject_delete_marker_ttl=5_900_000_000, storage="file")
