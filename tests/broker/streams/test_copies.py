@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from broker.stores.interface import StorageError
+from broker.stores.streams import file_stream
 from broker.stores.streams.blocks import MessageBlock
 from broker.streams.purge import purge
 from broker.streams.subject_mapping import MappingError, SubjectMapping
@@ -335,6 +336,26 @@ def test_what_was_copied_and_is_gone_is_not_copied_again(work: Path, lose: Any, 
     again(world)
     world.settle()
     assert world.state("S")["last_seq"] == before[-1] + 1
+
+
+@pytest.mark.parametrize("again", [World.crash, World.restart])
+def test_a_limit_of_subjects_forgets_no_copy_in_any_block(work: Path, again: Any) -> None:
+    with mock.patch.object(file_stream, "BLOCK_SIZE", 100):
+        world = World(work)
+        world.create("O", subjects=["o"])
+        sources = [{"name": "O", "subject_transforms": [{"src": "o", "dest": "own"}]}]
+        world.create("S", subjects=["own"], sources=sources)
+        for subject in ("o", "own"):
+            for _ in range(3):
+                world.publish(subject, bytes(60))
+                world.settle()
+        world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["own"], "sources": sources, "max_msgs_per_subject": 1})
+        again(world)
+        world.settle()
+        assert (world.state("S")["first_seq"], world.state("S")["last_seq"]) == (6, 6)
+        world.publish("o", b"new")
+        world.settle()
+        assert world.state("S")["last_seq"] == 7
 
 
 def test_copies_that_are_lost_with_the_end_of_a_file_come_again(tmp_path: Path) -> None:
