@@ -12,6 +12,8 @@ import pytest
 
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast.changes import Change, CutChange, DeleteChange, WriteChange
+from stantools.recovery.changes import carry_out
 from stantools.store.durable import create_whole, fsync_directory, replace_file, sync_tree
 from stantools.store.logwriter import SubsLog
 from tests.broker.stores.power import Machine
@@ -69,8 +71,30 @@ def compact(root: Path) -> Iterator[None]:
         log.compact([(pb.SubState(id=2, client_id=b"me", inbox=b"_I"), {7})])
 
 
+def repair(
+    action: CutChange | DeleteChange | WriteChange, name: str, after: int | None
+) -> Callable[[Path], Iterator[None]]:
+    def change(root: Path) -> Iterator[None]:
+        (root / "foo" / "old").write_bytes(b"old")
+        yield
+        carry_out(root, Change(f"foo/{name}", 3, after, action), Crc())
+
+    return change
+
+
 @pytest.mark.parametrize("unnamed", [True, False])
-@pytest.mark.parametrize(("change", "name"), [(create, "new"), (replace, "old"), (compact, "subs.dat")])
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (create, "new"),
+        (replace, "old"),
+        (compact, "subs.dat"),
+        (repair(CutChange(), "old", 1), "old"),
+        (repair(DeleteChange(), "old", None), "old"),
+        (repair(WriteChange(b"head"), "new", 4), "new"),
+        (repair(WriteChange(b"head"), "old", 4), "old"),
+    ],
+)
 def test_a_loss_of_power_leaves_the_old_file_or_the_new_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
