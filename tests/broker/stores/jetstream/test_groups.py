@@ -443,6 +443,44 @@ async def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: P
 
 
 @simulated
+async def test_who_alone_is_without_jetstream_does_not_try_to_lead(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance)
+    while not first.ready:
+        await asyncio.sleep(0.01)
+    second = Node("b", servers, nats, tmp_path / "b", chance)
+    await asyncio.sleep(5)
+    second.link.lose(10)
+    for _ in range(120):
+        await asyncio.sleep(0.1)
+        assert (first.group.role, second.group.role) == (LEADER, FOLLOWER)
+    await let_go((first, second))
+
+
+@pytest.mark.parametrize(("outage", "waits"), [(5, False), (20, True)])
+@simulated
+async def test_who_was_long_without_jetstream_waits_for_the_last_leader(
+    tmp_path: Path, outage: float, waits: bool
+) -> None:
+    """The streams may have lost meanwhile what its durable copy has."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance, Machine(chance))
+    while not first.ready:
+        await asyncio.sleep(0.01)
+    second = Node("b", servers, nats, tmp_path / "b", chance, Machine(chance))
+    await asyncio.sleep(5)
+    first.kill()
+    second.link.lose(outage)
+    await asyncio.sleep(outage + 8)
+    assert second.ready == (not waits)
+    await asyncio.sleep(30)
+    assert second.ready
+    await let_go((second,))
+
+
+@simulated
 async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
