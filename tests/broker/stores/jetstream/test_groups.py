@@ -22,6 +22,7 @@ from broker.group import FOLLOWER, LEADER, LeaderTerm, ServerGroup
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.jetstream.lease import Lease, LeaseTerm
+from broker.stores.jetstream.start_check import StreamsOpening
 from broker.stores.jetstream.store import JetStreamStore, StreamBacking
 from broker.stores.store_options import FileOptions
 from broker.streaming.context import Context
@@ -440,6 +441,21 @@ async def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: P
         took = real_time() - begin
     await let_go((second,))
     assert took < 1 if old else took > 1.3
+
+
+@simulated
+async def test_a_group_that_ends_in_order_leaves_no_lease(tmp_path: Path) -> None:
+    """So that a single server may go on."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    node = Node("a", servers, nats, tmp_path / "a", chance)
+    while not node.ready:
+        await asyncio.sleep(0.01)
+    opening = StreamsOpening(node.link, StreamNames("c"))
+    assert (await opening.check()).lease.node == "a"
+    await node.end()
+    assert (await opening.check()).lease.node == ""
+    await let_go((node,))
 
 
 @simulated
