@@ -537,11 +537,17 @@ async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
 async def test_a_lease_is_certain_for_less_than_others_wait() -> None:
     """Also by a clock that is half as fast again as that of its holder."""
     loop = asyncio.get_running_loop()
-    term, begin = LeaseTerm(Lease("me", 1), 10.0, lambda _: None, lambda _: None), loop.time()
+    written: list[bytes] = []
+    term, begin = LeaseTerm(Lease("me", 1), 10.0, written.append, lambda _: None), loop.time()
     assert not term.certain
     term.extend(begin)
     term.extend(begin - 5)  # an answer that was late
     await asyncio.sleep(5)
     assert term.certain
+    term.extend(begin)  # another one
     await asyncio.sleep(begin + 10 / 1.5 - loop.time())
     assert not term.certain
+    term.extend(loop.time())
+    assert term.certain
+    term.release_lease()
+    assert not term.certain and Lease.decode(written[-1]).node == ""
