@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index, read_index
 from stantools.streamfiles.layout import ArchiveError
@@ -42,6 +43,8 @@ def test_it_says_what_was_written(count: int) -> None:
     ]
     assert known.blocks[2].deleted.tolist() == deleted
     assert known.blocks[2].messages == 100_000 - 10 + 1 - count
+    known.first = 50
+    assert known.listed() == Ranges.of([(50, 200_000)]) - Ranges.of((each, each) for each in deleted)
     if count:
         # For servers: a balanced tree, parents first, after its numbers of nodes and sequences.
         stored = known.blocks[2].deleted_map

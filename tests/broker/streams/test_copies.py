@@ -240,6 +240,24 @@ def test_what_a_work_queue_has_moves_when_it_is_safe(tmp_path: Path) -> None:
     assert not _messages(world, "W") and [each[2] for each in _messages(world, "S")] == ["1", "2"]
 
 
+@pytest.mark.parametrize("again", [World.crash, World.restart])
+def test_work_of_a_new_stream_is_not_taken_for_what_was_copied_from_the_old_one(work: Path, again: Any) -> None:
+    world = World(work)
+    world.create("S", sources=[{"name": "O"}])
+    for messages, left in ((3, 0), (2, 2)):
+        world.create("O", subjects=["o"], retention="workqueue")
+        for _ in range(messages):
+            world.publish("o")
+            world.settle()
+        world.pass_time(5_000_000_000)
+        assert world.state("O")["messages"] == left
+        if not left:
+            world.api("STREAM.DELETE.O")
+    again(world)
+    world.pass_time(5_000_000_000)
+    assert (world.state("O")["messages"], world.state("S")["messages"]) == (2, 3)
+
+
 def test_a_full_stream_copies_on_when_there_is_room() -> None:
     world = World()
     _fill(world)

@@ -74,6 +74,28 @@ def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, 
         place.close()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_killed_broker_wrote_is_synced_by_the_next_one(tmp_path: Path, seed: int) -> None:
+    root, left = tmp_path / "before", tmp_path / "after"
+    root.mkdir()
+    volume = Volume(root)
+    with volume.watched():
+        place = StreamsDirectory(root)
+        store = place.create(NAME, "file", 1)
+        store.configure({"name": NAME, "subjects": ["a"]}, START)
+        store.append(START, b"a", b"", bytes(60))
+        store.flush()
+        place.close()
+        place = StreamsDirectory(root)
+        place.open(NAME)
+        place.sync()
+        place.close()
+        volume.lose_power(random.Random(seed), left)
+    place = StreamsDirectory(left)
+    assert place.open(NAME).contents.messages == 1
+    place.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", SEEDS)
 @pytest.mark.parametrize("first", range(0, 4000, _MANY))
