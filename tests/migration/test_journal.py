@@ -32,7 +32,7 @@ def test_a_new_journal_lies_beside_the_plan(plan: Path) -> None:
 
 def test_the_next_run_goes_on(plan: Path) -> None:
     with Journal(plan, "d", "t") as journal:
-        journal.note("orders", StreamState.STARTED)
+        journal.note("orders", StreamState.STARTED, way="publish", seen="host")
         journal.note("orders", StreamState.LOADED, messages=7)
         journal.note("telemetry", StreamState.STARTED)
         journal.note("gone", StreamState.PROVEN)
@@ -40,7 +40,7 @@ def test_the_next_run_goes_on(plan: Path) -> None:
     with Journal(plan, "d", "t") as journal:
         assert journal.resumed
         assert journal.state("orders") is StreamState.LOADED
-        assert journal.facts("orders")["messages"] == 7
+        assert [journal.facts("orders")[name] for name in ("messages", "way", "seen")] == [7, "publish", "host"]
         assert journal.state("telemetry") is StreamState.STARTED
         assert journal.state("gone") is None
 
