@@ -135,6 +135,7 @@ class ServerGroup:
         self._on_failure = failed
         self._random = chance or random.SystemRandom()
         self._start_time: float | None = None  # time of its start or return; None once it has seen a leader
+        self._answered_at = 0.0  # time of the last answer of JetStream
         self._subject = leader_subject(names.cluster_id.encode())
         self._lease_loss: asyncio.Future[str]
         self._term: LeaderTerm
@@ -147,7 +148,7 @@ class ServerGroup:
         `StantoolsError` if NATS is out of reach, or the streams are wrong.
         """
         self._begin()
-        self._start_time = asyncio.get_running_loop().time()
+        self._start_time = self._answered_at = asyncio.get_running_loop().time()
         await self._term.bus.connect()
         try:
             if check:
@@ -203,6 +204,7 @@ class ServerGroup:
                 raise
             led = self.role == LEADER
             if led:
+                self._answered_at = asyncio.get_running_loop().time()
                 STREAMING.info("server lost leadership, performing leader stepdown actions")
             await self._end()
             if led:
@@ -255,7 +257,6 @@ class ServerGroup:
         loop = asyncio.get_running_loop()
         patience = self._lease_seconds * self._random.uniform(1, 1 + _MAX_JITTER)
         last, since, look, silent = -1, loop.time(), 0.0, 0
-        answered_at = since
         first, often = _WARNING_INTERVALS
         say = since + first
         linked = old = False
@@ -273,18 +274,17 @@ class ServerGroup:
                 found, old = await self._last_record(next(waits) if last < 0 else max(_STATE_TIMEOUTS))
                 look = now + self._lease_seconds / _READS_PER_LEASE if found >= 0 else 0.0
                 if found >= 0:
-                    answered_at = loop.time()
-                    say = answered_at + first
-                elif now >= say:
-                    say = now + often
-                    STREAMING.warning(
-                        "JetStream does not answer yet: it serves clients once a majority of the NATS servers runs, "
-                        "and creates the streams once all %d do",
-                        self._names.replicas,
-                    )
-                if found < 0 and loop.time() - answered_at > _OUTAGE:
-                    # It knows no more than a server that has just started.
-                    self._start_time = loop.time()
+                    self._answered_at = loop.time()
+                    say = self._answered_at + first
+                else:
+                    self._note_silence(loop.time())
+                    if now >= say:
+                        say = now + often
+                        STREAMING.warning(
+                            "JetStream does not answer yet: it serves clients once a majority of the NATS servers "
+                            "runs, and creates the streams once all %d do",
+                            self._names.replicas,
+                        )
                 if 0 <= last < found:
                     self._start_time = None
                 if found != last or found < 0:
@@ -294,6 +294,20 @@ class ServerGroup:
                     return
             # Servers that have noticed the loss at the same time must not try at the same time.
             await asyncio.sleep(_QUESTION_INTERVAL * self._random.uniform(0.5, 1.5))
+
+    def _note_silence(self, time: float) -> None:
+        """Records that JetStream did not answer at a time."""
+        if time - self._answered_at > _OUTAGE:
+            # It knows no more than a server that has just started.
+            self._start_time = time
+
+    def _is_newcomer(self, unanswered_at: float) -> bool:
+        """Returns whether it has seen no leader yet, and the last leader may still return.
+
+        JetStream, which answers now, did not at `unanswered_at`; 0 if it always did.
+        """
+        self._note_silence(unanswered_at)
+        return self._start_time is not None and asyncio.get_running_loop().time() < self._start_time + _RETURN_TIME
 
     async def _has_no_leader(self) -> bool:
         """Asks for the leader; returns whether NATS reports no responders."""
@@ -340,14 +354,11 @@ class ServerGroup:
 
         # The answer to the question keeps other servers from trying while this one reads the streams.
         term.bus.listen(Role.GENERAL, self._subject, per_request(answer))
-        # It has seen no leader yet, and the last leader may still return.
-        loop = asyncio.get_running_loop()
-        newcomer = self._start_time is not None and loop.time() < self._start_time + _RETURN_TIME
-        if not await self._until_lease_loss(term.store.prepare(newcomer=newcomer)):
+        if not await self._until_lease_loss(term.store.prepare(newcomer=self._is_newcomer)):
             return
         self.role = LEADER
         STREAMING.info("server became leader, performing leader promotion actions")
-        problem: asyncio.Future[str] = loop.create_future()
+        problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         term.server.start(lambda: problem.set_result(""), problem.set_result)
         if await self._until_lease_loss(problem):
             if problem.result():

@@ -327,10 +327,13 @@ class RemoteStore(Protocol):
     async def follow(self) -> None:
         """Fetches new content while another server writes. Raises StorageError or a NatsError."""
 
-    async def prepare(self, *, newcomer: bool = False) -> None:
+    async def prepare(self, *, newcomer: Callable[[float], bool] | None = None) -> None:
         """Fetches the content that `recover` needs; called once, before it.
 
-        A `newcomer` saw no leader among several servers; an earlier leader may still return.
+        Args:
+            newcomer: Returns, once there is an answer, whether this server saw no leader among several, so that an
+                earlier leader may still return. Its argument is the time of the last request without an answer, 0 for
+                none.
         """
 
     async def update_changed_channels(self) -> list[bytes]:

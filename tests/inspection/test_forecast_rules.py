@@ -22,6 +22,8 @@ from stantools.inspection.forecast import (
     forecast_both,
     forecast_versions,
 )
+from stantools.inspection.start_verdict import judge_start
+from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 from stantools.store.ranges import Ranges
@@ -572,6 +574,11 @@ class TestDestroys:
         assert (loss.how, loss.groups) == (Harm.GHOST, ("d:a",))
         text = "foo/subs.dat: position of durable queue group d:a deleted: no client of it is known"
         assert loss.sentence() == text
+        # Of a group that others of are left, no position is lost; but what is pending with the deleted member is.
+        s.write_subs(store, "foo", member(2, b"d:b", b"gone"), member(3, b"d:b", b"here"))
+        found = _forecast(store)
+        verdict = judge_start(found, verify(open_datastore(store)).outcomes)
+        assert not found.destroys and verdict.ghosts == 1 and not verdict.harmless
 
 
 def test_versions_that_do_otherwise(store: Path) -> None:

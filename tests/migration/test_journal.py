@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.journal import Journal, StepLog, StreamState, journal_path
+from stantools.migration.journal import Journal, StepLog, StreamState, journal_path, remembered_streams
+from tests.broker.stores.power import Machine
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def test_a_new_journal_lies_beside_the_plan(plan: Path) -> None:
 
 def test_the_next_run_goes_on(plan: Path) -> None:
     with Journal(plan, "d", "t") as journal:
-        journal.note("orders", StreamState.STARTED)
+        journal.note("orders", StreamState.STARTED, way="publish", seen="host")
         journal.note("orders", StreamState.LOADED, messages=7)
         journal.note("telemetry", StreamState.STARTED)
         journal.note("gone", StreamState.PROVEN)
@@ -38,7 +40,7 @@ def test_the_next_run_goes_on(plan: Path) -> None:
     with Journal(plan, "d", "t") as journal:
         assert journal.resumed
         assert journal.state("orders") is StreamState.LOADED
-        assert journal.facts("orders")["messages"] == 7
+        assert [journal.facts("orders")[name] for name in ("messages", "way", "seen")] == [7, "publish", "host"]
         assert journal.state("telemetry") is StreamState.STARTED
         assert journal.state("gone") is None
 
@@ -55,6 +57,18 @@ def test_half_a_line_is_a_step_not_taken(plan: Path, cut: int) -> None:
         journal.note("orders", StreamState.LOADED)
     with Journal(plan, "d", "t") as journal:
         assert journal.state("orders") is StreamState.LOADED
+
+
+def test_a_step_survives_a_loss_of_power(tmp_path: Path) -> None:
+    machine = Machine(random.Random(1))
+    with machine.watched():
+        (folder := tmp_path / "plans").mkdir()
+        with Journal(folder / "plan.yaml", "d", "t") as journal:
+            for state in StreamState:
+                journal.note("orders", state)
+                for number, how in enumerate(("contents", "names", "synced", "some", "some")):
+                    machine.image(folder, left := tmp_path / f"{state}{number}", how)
+                    assert remembered_streams(left / "plan.yaml")["orders"]["state"] == state
 
 
 def test_even_the_first_line_may_be_cut(plan: Path) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import StoreUnwritableError
 from stantools.format import kernels
 from stantools.format.crc import Crc
+from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.limits import UNLIMITED, SliceLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import last_slice
@@ -47,6 +49,9 @@ def stored_alone(writer: SliceWriter, columns: tuple[Any, ...]) -> bool:
     return stored
 
 
+#: of a message with nine bytes in the server's accounting
+COST = int(encoded(1, [bytes(9)])[2][0]) + MESSAGE_OVERHEAD
+
 batches = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=20), max_size=10)
 
 
@@ -55,9 +60,11 @@ batches = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=20), max_s
     st.builds(SliceLimits, st.sampled_from([0, 3, 7]), st.sampled_from([0, 300, 5000]), st.sampled_from([0, 9000])),
     st.sampled_from([0, 100, 1 << 20]),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from([0, 1, 20]),
     st.integers(0, 5),
 )
+@example([[9] * 12], SliceLimits(3), 0, True, 20, 0)
+@example([[9] * 12], SliceLimits(0, 3 * COST), 0, True, 20, 0)
 @settings(max_examples=60, deadline=None)
 def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushed, alone, front):
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
@@ -66,7 +73,8 @@ def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushe
         SliceWriter(one, NAME, CRC, WriteOptions(limits, **options)) as plain,
         SliceWriter(two, NAME, CRC, WriteOptions(limits, **options)) as writer,
     ):
-        for batch in sizes:
+        # Batches of up to `alone` messages are stored one by one.
+        for batch in chain.from_iterable([[size] for size in each] if len(each) <= alone else [each] for each in sizes):
             payloads = [bytes(size) for size in batch]
             columns = encoded(writer.last_sequence + 1, payloads, front=bytes(front))
             plain.append(columns[3], columns[4], None, payloads)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import struct
 from array import array
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from stantools.store.ranges import Ranges
 from stantools.streamfiles import highwayhash
 from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index, read_index
 from stantools.streamfiles.layout import ArchiveError
@@ -41,6 +43,27 @@ def test_it_says_what_was_written(count: int) -> None:
     ]
     assert known.blocks[2].deleted.tolist() == deleted
     assert known.blocks[2].messages == 100_000 - 10 + 1 - count
+    known.first = 50
+    assert known.listed() == Ranges.of([(50, 200_000)]) - Ranges.of((each, each) for each in deleted)
+    if count:
+        # For servers: a balanced tree, parents first, after its numbers of nodes and sequences.
+        stored = known.blocks[2].deleted_map
+        nodes = [struct.unpack("<Q256xH", stored[at : at + 266]) for at in range(10, len(stored), 266)]
+        assert struct.unpack("<II", stored[2:10]) == (len(nodes), count)
+        assert sorted(base for base, _ in nodes) == sorted({each // 2048 * 2048 for each in deleted})
+        assert_balanced(nodes)
+
+
+def assert_balanced(nodes: list[tuple[int, int]]) -> int:
+    """Returns the height of a tree of nodes with bases and heights."""
+    if not nodes:
+        return 0
+    (base, height), *rest = nodes
+    parts = [each for each in rest if each[0] < base], [each for each in rest if each[0] > base]
+    assert rest == [*parts[0], *parts[1]]
+    below = [assert_balanced(part) for part in parts]
+    assert height == max(below) + 1 and abs(below[0] - below[1]) <= 1
+    return height
 
 
 def test_no_flipped_bit_is_believed() -> None:

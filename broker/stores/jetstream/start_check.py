@@ -65,6 +65,7 @@ class StreamsOpening:
     def __init__(self, streams: JetStreamPort, names: StreamNames) -> None:
         self._streams = streams
         self._names = names
+        self.unanswered_at = 0.0  #: time of the last request without an answer, 0 for none
 
     async def check(self) -> FoundStreams:
         """Reads the state, and the names of the channels that have streams.
@@ -213,7 +214,7 @@ class StreamsOpening:
                 known = isinstance(problem, ApiError) and not problem.retriable and problem.err_code != _FEW_SERVERS
                 if isinstance(problem, ApiError) and known and refused is not None:
                     raise StorageError(refused(problem)) from problem
-                now = loop.time()
+                now = self.unanswered_at = loop.time()
                 answered_at = answered_at if isinstance(problem, NoResponderError) else now
                 if now - answered_at > _NOBODY:
                     raise StorageError("JetStream is not enabled there: no server answers its requests") from problem

@@ -151,12 +151,13 @@ class JetStreamStore:
             del self._followed[name]
             self._drop_copy(name)
 
-    async def prepare(self, *, newcomer: bool = False) -> None:
+    async def prepare(self, *, newcomer: Callable[[float], bool] | None = None) -> None:
         """Reads the streams, and makes the copy follow them. One of several servers takes the lease in doing so.
 
         Args:
-            newcomer: This server has not seen another one lead. Maybe all servers have lost power; then the last
-                leader has the messages that the streams have lost, if copies are durable.
+            newcomer: Returns whether this server has not seen another one lead. Maybe all servers have lost power; then
+                the last leader has the messages that the streams have lost, if copies are durable. Its argument is the
+                time of the last request without an answer, 0 for none.
 
         Raises:
             StorageError: The streams cannot be served, JetStream cannot be reached, or another server was
@@ -176,7 +177,7 @@ class JetStreamStore:
             known = self._known
             # This server led last, with a durable copy.
             self.led = known is not None and known.node in ("", self._node) and known.follows(found.lease)
-            if newcomer and self._durable and not self.led:
+            if newcomer is not None and self._durable and not self.led and newcomer(opening.unanswered_at):
                 self._wait_for_last(found.lease)
             if self.led:
                 for name in sorted(set(self._copies) - set(found.channels)):

@@ -113,8 +113,9 @@ class FileStream(KeptConsumers):
                 self._begin_block()
                 self._add_tombstone(last, self.contents.last_time)
             self._sparse_blocks.update(self._blocks)
+            # The previous process may not have synced its writes, and the names of new files.
+            self._renamed = bool(self._blocks)
             for block in self._blocks.values():
-                # The previous process may not have synced its writes.
                 block.unsynced = True
             self.flush()
             if recovery.has_index:

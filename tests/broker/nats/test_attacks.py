@@ -280,6 +280,18 @@ async def test_a_good_login_waits_for_its_turn_only(held_checks: tuple[list[str]
         assert heard.index("secret") <= 3
 
 
+def test_a_full_queue_of_passwords_takes_others_only_for_those_who_have_gone() -> None:
+    checks, check = auth.SlowChecks(), auth.Check(auth.Identity(), lambda: True, slow=True)
+    checks._free_threads = 0
+    gone: set[int] = set()
+    for number in range(300):
+        checks.put(("host", "eve"), check, lambda number=number: number not in gone, lambda passed: None)
+        gone.add({200: 3, 250: 5}.get(number, -1))
+    checks.put(("host", "bob"), check, lambda: True, lambda passed: None)
+    eve, bob = checks._lines.values()
+    assert len(eve) == 64 and all(each.wanted() for each in eve) and len(bob) == 1
+
+
 async def test_who_has_gone_is_not_checked(held_checks: tuple[list[str], threading.Event]) -> None:
     heard, gate = held_checks
 

@@ -154,13 +154,13 @@ async def test_reload() -> None:
 
 
 async def test_reload_of_users() -> None:
-    only = Permissions(subscribe=SubjectPermission((b"foo",)))
+    only = Permissions(subscribe=SubjectPermission((b"foo", b"wide.>"), (b"wide.secret",)))
     before = Authorization(users=(User("a", "a"), User("b", "b"), User("c", "c")))
     after = Authorization(users=(User("a", "a", permissions=only), User("b", "new")))
     async with serving(authorization=before) as server:
         clients = [await Raw.connect(server.port, user(name)) for name in "abc"]
         for client in clients:
-            client.send(b"SUB foo 1\r\nSUB bar 2\r\n")
+            client.send(b"SUB foo 1\r\nSUB bar 2\r\nSUB wide.> 3\r\n")
             await client.until_pong()
         ours = server.internal_client("ours", credentials=None) if not server.authenticator.required else None
         assert ours is None
@@ -170,8 +170,8 @@ async def test_reload_of_users() -> None:
             assert b"-ERR 'Authorization Violation'" in await client.rest()
         got = await stays.until_pong()
         assert b'-ERR \'Permissions Violation for Subscription to "bar" (sid "2")\'\r\n' in got
-        stays.send(b"PUB foo 1\r\nx\r\nPUB bar 1\r\nx\r\n")
-        assert await stays.until_pong() == b"MSG foo 1 1\r\nx\r\n" + PONG
+        stays.send(b"PUB foo 1\r\nx\r\nPUB bar 1\r\nx\r\nPUB wide.secret 1\r\nx\r\nPUB wide.open 1\r\nx\r\n")
+        assert await stays.until_pong() == b"MSG foo 1 1\r\nx\r\nMSG wide.open 3 1\r\nx\r\n" + PONG
         for client in clients:
             await client.close()
 

@@ -20,6 +20,7 @@ from broker.nats.auth import Authenticator, AuthorizationError, ClientCredential
 from broker.nats.nats_options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from tests import servers
 from tests.broker.nats.serving import PATIENCE, Raw, serving
+from tests.waiting import eventually
 
 PONG = b"PONG\r\n"
 CLOSED = b"(closed)"
@@ -152,6 +153,26 @@ async def test_users_and_permissions() -> None:
         for (said, wanted), got in zip(CONVERSATIONS, answers, strict=True):
             assert got == wanted, said
         assert await _respond(server.port) == RESPONSES
+
+
+async def test_an_answer_is_permitted_for_a_while_and_to_so_many() -> None:
+    users = tuple(
+        User(name, name, permissions=Permissions(responses=ResponsePermission(-1, expires)))
+        for name, expires in (("brief", 1e-9), ("long", 60.0), ("always", -1))
+    )
+    async with serving(authorization=Authorization(users=users)) as server:
+        for name in ("brief", "long", "always"):
+            async with await Raw.connect(server.port, user(name)) as client:
+                await client.until_pong()
+                (session,) = server.connections()
+                for number in range(1 << 16):
+                    session.remember_reply(b"rep.%d" % number)
+                assert session.may_respond(b"rep.0") is session.may_respond(b"rep.65535") is (name != "brief")
+                session.remember_reply(b"rep.more")
+                client.send(b"PUB rep.0 1\r\nx\r\nPUB rep.1 1\r\nx\r\nPUB rep.more 1\r\nx\r\n")
+                refused = [publish_denied(f"rep.{each}") for each in (0, 1, "more")]
+                assert await client.until_pong() == b"".join(refused if name == "brief" else refused[:1]) + PONG
+            await eventually(lambda: not server.connections())
 
 
 @pytest.mark.parametrize("version", servers.available()[:1])

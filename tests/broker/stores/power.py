@@ -48,7 +48,7 @@ class Machine:
     def __init__(self, chance: random.Random, *, tears: bool = True, look: Callable[[str], None] | None = None) -> None:
         self.chance = chance
         self._tears = tears
-        self._look = look
+        self.look = look
         self._paused = 0
         self._held: list[int] = []
         self._files: dict[int, _File] = {}
@@ -80,9 +80,9 @@ class Machine:
         def call(*arguments: Any, **more: Any) -> Any:
             if self._paused or (name == "open" and not self._makes(arguments)):
                 return real(*arguments, **more)
-            if self._look is not None:
+            if self.look is not None:
                 with self.paused():
-                    self._look(name)
+                    self.look(name)
             if name in _CONTENTS:
                 return self._write(real, arguments)
             places = [_directory(each, more) for each in arguments[: 2 if name in ("rename", "replace") else 1]]
@@ -140,9 +140,9 @@ class Machine:
         about = os.fstat(descriptor)
         if self._paused:
             return
-        if self._look is not None:
+        if self.look is not None:
             with self.paused():
-                self._look("fsync")
+                self.look("fsync")
         if stat.S_ISDIR(about.st_mode):
             self._names[about.st_ino] = [_names(Path(f"/proc/self/fd/{descriptor}").readlink())]
         else:

@@ -193,6 +193,33 @@ def test_too_many(tmp_path, kind):
     store.close()
 
 
+def test_what_comes_during_a_flush_waits_for_the_next_one(tmp_path):
+    store = new_store(tmp_path, sync=True)
+    subscriptions = store.create_channel(NAME).subscriptions
+    state = subscription()
+    subscriptions.create(state)
+    subscriptions.flush()
+    store.settle()
+    goes_on, fsync = threading.Event(), os.fsync
+
+    def hang(descriptor: int) -> None:
+        assert goes_on.wait(60)
+        fsync(descriptor)
+
+    with patch.object(os, "fsync", hang), patch.object(store._services.disk, "sync_aside", lambda *_: False):
+        flushes = []
+        for sequence in (1, 2, 3):
+            subscriptions.sent(state.id, [sequence])
+            flushes += [subscriptions.flush(), subscriptions.flush()]
+        first, *others = dict.fromkeys(flushes)
+        assert flushes[:2] == [first, first] and flushes[2:] == others * 4 and len(others) == 1
+        assert {first, *others}.isdisjoint(store.completed())
+        goes_on.set()
+        store.settle()
+    assert {first, *others} <= set(store.completed())
+    store.close()
+
+
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("step", ["filling", "catching up", "renamed"])
 def test_a_compaction_whose_disk_hangs(tmp_path, step, sync):

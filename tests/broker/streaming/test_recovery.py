@@ -198,8 +198,9 @@ def test_the_first_heartbeat_goes_out_after_the_interval() -> None:
     assert len(world.server.clients) == 0
 
 
-def test_deadlines_come_from_the_messages() -> None:
-    """Section 23.5: redelivered ackWait after the publish; new messages come before."""
+@pytest.mark.parametrize(("set_back", "left"), [(0, 1.5), (0.25, 1.75), (3600, 2)])
+def test_deadlines_come_from_the_messages(set_back: float, left: float) -> None:
+    """Section 23.5: redelivered ackWait after the publish, or after a clock set back; new messages come before."""
     place = Restarted()
     world = place.world
     world.connect()
@@ -207,11 +208,13 @@ def test_deadlines_come_from_the_messages() -> None:
     world.publish(b"foo", b"1")
     subscriber.new()
     world.advance(0.5)
+    world.time.start -= round(set_back * 10**9)
     world = place.restart()
     moved(subscriber, world)
     world.publish(b"foo", b"2")
     assert subscriber.sequences() == [2]
-    world.advance(1.45)
+    subscriber.ack(2)
+    world.advance(left - 0.05)
     assert subscriber.sequences() == []
     world.advance(0.1)
     assert [(each.sequence, each.count) for each in subscriber.new()] == [(1, 1)]

@@ -33,6 +33,7 @@ class Time:
 
     def __init__(self) -> None:
         self.now = 1000 * SECOND
+        self.start = START
         self.cost = 0
 
     def monotonic(self) -> int:
@@ -41,7 +42,7 @@ class Time:
 
     def wall(self) -> int:
         self.now += self.cost
-        return START + self.now
+        return self.start + self.now
 
 
 class Wishes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.streams import consumerconfig
@@ -33,6 +33,8 @@ class Model:
         #: By stream sequence: consumer sequence of the first delivery, deliveries.
         self.pending: dict[int, tuple[int, int]] = {}
         self.again: list[int] = []
+        #: Stream sequence up to which all is acknowledged, as of the last acknowledgement of a first message.
+        self.floor = 0
 
     def matching(self, above: int) -> list[int]:
         return [
@@ -59,7 +61,10 @@ class Model:
         return sent
 
     def done(self, sequence: int) -> None:
+        first = min(self.pending, default=0)
         self.pending.pop(sequence, None)
+        if sequence == first:
+            self.floor = min(self.pending, default=self.reached + 1) - 1
         if sequence in self.again:
             self.again.remove(sequence)
 
@@ -70,7 +75,7 @@ class Model:
             "num_ack_pending": len(self.pending),
             "num_pending": len(self.matching(self.reached)),
             "num_redelivered": sum(1 for _, deliveries in self.pending.values() if deliveries > 1),
-            "floor": self.pending[lowest][0] - 1 if lowest else self.number,
+            "floor": (self.pending[lowest][0] - 1 if lowest else self.number, self.floor),
         }
 
 
@@ -79,13 +84,16 @@ steps = st.lists(
         st.tuples(st.just("publish"), st.sampled_from(SUBJECTS)),
         st.tuples(st.just("publish"), st.sampled_from(SUBJECTS)),
         st.tuples(st.just("pull"), st.integers(1, 4)),
-        st.tuples(st.sampled_from(("ack", "nak", "term")), st.integers(1, 20)),
+        st.tuples(st.sampled_from(("ack", "nak", "term")), st.integers(-5, 20)),
         st.tuples(st.just("delete"), st.integers(1, 20)),
         st.tuples(st.just("purge"), st.integers(1, 20)),
         st.tuples(st.just("restart")),
     ),
     max_size=50,
 )
+
+
+FIVE = [("publish", f"s.{each}") for each in "abaca"]
 
 
 @settings(max_examples=300)
@@ -95,6 +103,10 @@ steps = st.lists(
     st.integers(1, 6),
     steps,
 )
+@example(
+    "file", (), 6, [*FIVE, ("pull", 4), ("ack", 2), ("ack", 1), ("term", 4), ("restart",), ("delete", 3), ("pull", 4)]
+)
+@example("memory", ("s.a",), 6, [*FIVE, ("pull", 4), ("ack", 3), ("ack", 1), ("ack", 5)])
 def test_a_consumer_is_as_its_model(storage: str, filters: tuple[str, ...], most: int, todo: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
@@ -106,7 +118,8 @@ def test_a_consumer_is_as_its_model(storage: str, filters: tuple[str, ...], most
             play(world, model, step, storage)
             said = world.api("CONSUMER.INFO.S.c")
             found = {name: said[name] for name in ("num_ack_pending", "num_pending", "num_redelivered")}
-            found |= {"delivered": said["delivered"]["consumer_seq"], "floor": said["ack_floor"]["consumer_seq"]}
+            floor = tuple(said["ack_floor"][name] for name in ("consumer_seq", "stream_seq"))
+            found |= {"delivered": said["delivered"]["consumer_seq"], "floor": floor}
             assert found == model.info(), step
         world.server.stop()
 
@@ -125,7 +138,11 @@ def play(world: World, model: Model, step: Any, storage: str) -> None:
                 world.bus.go(b"_INBOX.me")
                 world.api("CONSUMER.INFO.S.c")
                 world.bus.come(b"_INBOX.me")
-        case ("ack" | "nak" | "term") as verb, sequence:
+        case ("ack" | "nak" | "term") as verb, number:
+            # A message by its number, or one of those that are pending.
+            sequence = (
+                number if number > 0 else sorted(model.pending)[number % len(model.pending)] if model.pending else 1
+            )
             body = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM"}[verb]
             world.ask(f"$JS.ACK.S.c.1.{sequence}.1.0.0", body)
             if verb != "nak":
@@ -142,11 +159,29 @@ def play(world: World, model: Model, step: Any, storage: str) -> None:
                 model.messages.pop(each, None)
                 model.done(each)
             model.last = max(model.last, sequence - 1)
-            model.reached = max(model.reached, min(model.messages, default=model.last + 1) - 1)
+            begin = min(model.messages, default=model.last + 1) - 1
+            model.reached = max(model.reached, begin)
+            model.floor = max(model.floor, begin) if model.pending else model.reached
         case ("restart",) if storage == "file":
             world.restart()
             # What was to come at once comes after its wait, which runs on.
             model.again.clear()
+
+
+@pytest.mark.parametrize("policy", ["explicit", "all"])
+def test_an_acknowledgement_with_a_wrong_number_moves_no_floor_beyond_what_was_delivered(policy: str) -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy=policy)
+    for _ in range(4):
+        world.publish("s")
+    assert len(world.pull("S", "c", {"batch": 2, "no_wait": True})) == 2
+    floors = []
+    for sequence in (1, 2, 3):
+        world.ask(f"$JS.ACK.S.c.1.{sequence}.9.0.0", b"+ACK")
+        floor = world.api("CONSUMER.INFO.S.c")["ack_floor"]
+        floors.append((floor["consumer_seq"], floor["stream_seq"]))
+    assert floors == ([(1, 1), (2, 2), (2, 2)] if policy == "explicit" else [(2, 1), (2, 2), (2, 2)])
 
 
 def test_what_is_not_acknowledged_comes_again_and_at_last_no_more() -> None:

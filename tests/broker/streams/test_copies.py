@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from broker.stores.interface import StorageError
+from broker.stores.streams import file_stream
 from broker.stores.streams.blocks import MessageBlock
 from broker.streams.purge import purge
 from broker.streams.subject_mapping import MappingError, SubjectMapping
@@ -239,6 +240,24 @@ def test_what_a_work_queue_has_moves_when_it_is_safe(tmp_path: Path) -> None:
     assert not _messages(world, "W") and [each[2] for each in _messages(world, "S")] == ["1", "2"]
 
 
+@pytest.mark.parametrize("again", [World.crash, World.restart])
+def test_work_of_a_new_stream_is_not_taken_for_what_was_copied_from_the_old_one(work: Path, again: Any) -> None:
+    world = World(work)
+    world.create("S", sources=[{"name": "O"}])
+    for messages, left in ((3, 0), (2, 2)):
+        world.create("O", subjects=["o"], retention="workqueue")
+        for _ in range(messages):
+            world.publish("o")
+            world.settle()
+        world.pass_time(5_000_000_000)
+        assert world.state("O")["messages"] == left
+        if not left:
+            world.api("STREAM.DELETE.O")
+    again(world)
+    world.pass_time(5_000_000_000)
+    assert (world.state("O")["messages"], world.state("S")["messages"]) == (2, 3)
+
+
 def test_a_full_stream_copies_on_when_there_is_room() -> None:
     world = World()
     _fill(world)
@@ -335,6 +354,26 @@ def test_what_was_copied_and_is_gone_is_not_copied_again(work: Path, lose: Any, 
     again(world)
     world.settle()
     assert world.state("S")["last_seq"] == before[-1] + 1
+
+
+@pytest.mark.parametrize("again", [World.crash, World.restart])
+def test_a_limit_of_subjects_forgets_no_copy_in_any_block(work: Path, again: Any) -> None:
+    with mock.patch.object(file_stream, "BLOCK_SIZE", 100):
+        world = World(work)
+        world.create("O", subjects=["o"])
+        sources = [{"name": "O", "subject_transforms": [{"src": "o", "dest": "own"}]}]
+        world.create("S", subjects=["own"], sources=sources)
+        for subject in ("o", "own"):
+            for _ in range(3):
+                world.publish(subject, bytes(60))
+                world.settle()
+        world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["own"], "sources": sources, "max_msgs_per_subject": 1})
+        again(world)
+        world.settle()
+        assert (world.state("S")["first_seq"], world.state("S")["last_seq"]) == (6, 6)
+        world.publish("o", b"new")
+        world.settle()
+        assert world.state("S")["last_seq"] == 7
 
 
 def test_copies_that_are_lost_with_the_end_of_a_file_come_again(tmp_path: Path) -> None:

@@ -90,6 +90,21 @@ def test_what_marks_the_end_of_a_subject_ends_without_a_mark(tmp_path: Path) -> 
     assert not _sequences(world) and world.state("S")["last_seq"] == 2
 
 
+@pytest.mark.parametrize("plain", [1, 3])
+def test_a_message_without_an_id_is_the_last_one_too(tmp_path: Path, plain: int) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    for again in (lambda: None, world.crash):
+        assert world.publish("s", b"x", Nats_Msg_Id="a" * plain)["seq"]
+        assert world.publish("s", b"x", Nats_Expected_Last_Msg_Id="a" * plain)["seq"]
+        world.publish("s", b"x", Nats_Msg_Id="b" * plain)
+        world.bus.send_together([(b"s", b"", b"", b"x")] * plain)
+        world.settle()
+        again()
+        assert world.publish("s", b"x", Nats_Expected_Last_Msg_Id="b" * plain)["error"]["err_code"] == 10070
+        world.pass_time(200 * SECOND)
+
+
 @pytest.mark.parametrize("option", ["allow_atomic", "allow_batched", "allow_msg_counter", "allow_msg_schedules"])
 def test_options_of_later_versions_are_refused_by_name(option: str) -> None:
     world = World()

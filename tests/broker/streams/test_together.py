@@ -9,12 +9,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.stores.interface import StorageError
 from broker.stores.streams import file_stream
 from broker.stores.streams.blocks import MessageBlock
+from broker.stores.streams.memory import MemoryStream
 from broker.streams import delivery, pubacks, server
 from tests.broker.streams.world import API, World
 
@@ -56,8 +57,14 @@ def publish(world: World, messages: Any) -> None:
     world.settle()
 
 
+THREES = [("publish", [(SUBJECTS[0], TO[0], b"", b"12345")] * 3)] * 3
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(("memory", "file")), limits, st.lists(publishes, max_size=8), st.booleans())
+@example("memory", {"discard": "new", "max_msgs": 5}, THREES, False)
+@example("memory", {"discard": "new", "max_bytes": 5 * MemoryStream.size_of(SUBJECTS[0], b"", b"12345")}, THREES, False)
+@example("memory", {"discard": "new", "max_msgs_per_subject": 5, "discard_new_per_subject": True}, THREES, False)
 def test_what_is_published_together(storage: str, config: dict[str, Any], todo: list[Any], crash: bool) -> None:
     said = []
     for few, answered in ((1, NEVER), (2, 1), (NEVER, NEVER)):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings as configurations
-from stantools.migration.publish.resume import extent, gaps, missing, wanted_messages
+from stantools.migration.publish.resume import ExpectedMessage, extent, gaps, missing, wanted_messages
 from stantools.migration.tasks import Retry
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from stantools.streamfiles import headers
@@ -26,6 +26,23 @@ sources = st.builds(
     st.integers(0, 5),
     st.integers(1, 7),
 )
+
+
+@pytest.mark.parametrize("origin", [True, False])
+@pytest.mark.parametrize("published", [True, False])
+def test_only_an_equal_message_is_met(origin: bool, published: bool) -> None:
+    def stored(subject: bytes = b"s", own: int = 5, time: int = 1000, reply: bytes = b"r", data: bytes = b"d") -> Any:
+        block = headers.header_block(b"c", own, time, reply, origin=origin)
+        return subject, headers.guarded(block, headers.identity(b"c", 2), own, 6) if published else block, data
+
+    wanted = ExpectedMessage(7, b"s", b"c", 5, 1000, b"r", b"d")
+    assert wanted.is_met(stored(), 2)
+    assert wanted.is_met(stored(), 3) is not published
+    changes = [{"subject": b"t"}, {"data": b"e"}, {"reply": b""}, {"reply": b"q"}]
+    for change in changes + [{"time": 1001}] * origin + [{"own": 6}] * (origin or published):
+        assert not wanted.is_met(stored(**change), 2), change
+    assert not wanted.is_met(None, 2)
+    assert ExpectedMessage(7).is_met(None, 2) and not ExpectedMessage(7).is_met(stored(), 2)
 
 
 @settings(max_examples=200, deadline=None)

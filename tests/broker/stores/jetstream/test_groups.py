@@ -22,6 +22,7 @@ from broker.group import FOLLOWER, LEADER, LeaderTerm, ServerGroup
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.jetstream.lease import Lease, LeaseTerm
+from broker.stores.jetstream.start_check import StreamsOpening
 from broker.stores.jetstream.store import JetStreamStore, StreamBacking
 from broker.stores.store_options import FileOptions
 from broker.streaming.context import Context
@@ -443,6 +444,59 @@ async def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: P
 
 
 @simulated
+async def test_a_group_that_ends_in_order_leaves_no_lease(tmp_path: Path) -> None:
+    """So that a single server may go on."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    node = Node("a", servers, nats, tmp_path / "a", chance)
+    while not node.ready:
+        await asyncio.sleep(0.01)
+    opening = StreamsOpening(node.link, StreamNames("c"))
+    assert (await opening.check()).lease.node == "a"
+    await node.end()
+    assert (await opening.check()).lease.node == ""
+    await let_go((node,))
+
+
+@simulated
+async def test_who_alone_is_without_jetstream_does_not_try_to_lead(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance)
+    while not first.ready:
+        await asyncio.sleep(0.01)
+    second = Node("b", servers, nats, tmp_path / "b", chance)
+    await asyncio.sleep(5)
+    second.link.lose(10)
+    for _ in range(120):
+        await asyncio.sleep(0.1)
+        assert (first.group.role, second.group.role) == (LEADER, FOLLOWER)
+    await let_go((first, second))
+
+
+@pytest.mark.parametrize(("outage", "waits"), [(5, False), (20, True)])
+@simulated
+async def test_who_was_long_without_jetstream_waits_for_the_last_leader(
+    tmp_path: Path, outage: float, waits: bool
+) -> None:
+    """The streams may have lost meanwhile what its durable copy has."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+    first = Node("a", servers, nats, tmp_path / "a", chance, Machine(chance))
+    while not first.ready:
+        await asyncio.sleep(0.01)
+    second = Node("b", servers, nats, tmp_path / "b", chance, Machine(chance))
+    await asyncio.sleep(5)
+    first.kill()
+    second.link.lose(outage)
+    await asyncio.sleep(outage + 8)
+    assert second.ready == (not waits)
+    await asyncio.sleep(30)
+    assert second.ready
+    await let_go((second,))
+
+
+@simulated
 async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -483,11 +537,17 @@ async def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
 async def test_a_lease_is_certain_for_less_than_others_wait() -> None:
     """Also by a clock that is half as fast again as that of its holder."""
     loop = asyncio.get_running_loop()
-    term, begin = LeaseTerm(Lease("me", 1), 10.0, lambda _: None, lambda _: None), loop.time()
+    written: list[bytes] = []
+    term, begin = LeaseTerm(Lease("me", 1), 10.0, written.append, lambda _: None), loop.time()
     assert not term.certain
     term.extend(begin)
     term.extend(begin - 5)  # an answer that was late
     await asyncio.sleep(5)
     assert term.certain
+    term.extend(begin)  # another one
     await asyncio.sleep(begin + 10 / 1.5 - loop.time())
     assert not term.certain
+    term.extend(loop.time())
+    assert term.certain
+    term.release_lease()
+    assert not term.certain and Lease.decode(written[-1]).node == ""

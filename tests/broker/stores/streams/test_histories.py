@@ -40,9 +40,10 @@ def test_an_emptied_block_before_skipped_sequences_does_not_come_back(work: Path
     play_all(range(558, 559), "kill", work)
 
 
+@pytest.mark.parametrize("all_", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, seed: int) -> None:
-    """The synced part of the block after it has only tombstones of earlier messages."""
+def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, seed: int, all_: bool) -> None:
+    """The synced part of the block after it has only tombstones of earlier messages, or there is no block after it."""
     root, left = tmp_path / "before", tmp_path / "after"
     root.mkdir()
     volume = Volume(root)
@@ -59,7 +60,10 @@ def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, 
         store.sync()
         assert (root / "jetstream/$G/streams" / NAME / "msgs/2.blk").exists()
         store.append(START, b"a", b"", bytes(60))
-        store.purge_below(11)
+        if all_:
+            store.purge_all(12)
+        else:
+            store.purge_below(11)
         store.flush()
         place.close()
         volume.lose_power(random.Random(seed), left)
@@ -68,6 +72,28 @@ def test_a_removed_block_does_not_take_the_last_synced_sequence(tmp_path: Path, 
         store = place.open(NAME)
         assert store.contents.last >= 10
         place.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_killed_broker_wrote_is_synced_by_the_next_one(tmp_path: Path, seed: int) -> None:
+    root, left = tmp_path / "before", tmp_path / "after"
+    root.mkdir()
+    volume = Volume(root)
+    with volume.watched():
+        place = StreamsDirectory(root)
+        store = place.create(NAME, "file", 1)
+        store.configure({"name": NAME, "subjects": ["a"]}, START)
+        store.append(START, b"a", b"", bytes(60))
+        store.flush()
+        place.close()
+        place = StreamsDirectory(root)
+        place.open(NAME)
+        place.sync()
+        place.close()
+        volume.lose_power(random.Random(seed), left)
+    place = StreamsDirectory(left)
+    assert place.open(NAME).contents.messages == 1
+    place.close()
 
 
 @pytest.mark.slow

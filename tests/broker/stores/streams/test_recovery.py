@@ -222,6 +222,22 @@ def test_a_new_block_without_a_record_has_lost_nothing(folder: Path, index: bool
     assert (found.lines, found.next) == ([], COUNT + 1)
 
 
+@pytest.mark.parametrize("suffix", ["blk.tmp", "new"])
+@pytest.mark.parametrize("old", ["whole", "damaged", "empty", "missing"])
+def test_a_block_that_was_being_rewritten(folder: Path, old: str, suffix: str) -> None:
+    path = block(folder, 2)
+    new = path.with_name(f"2.{suffix}")
+    new.write_bytes(path.read_bytes()[: -5 if old == "whole" else None])
+    if old == "damaged":
+        flip(path, 40)
+    elif old == "empty":
+        path.write_bytes(b"")
+    elif old == "missing":
+        path.unlink()
+    Found(folder).lacks()
+    assert not new.exists()
+
+
 @pytest.mark.parametrize("index", [True, False])
 def test_an_empty_block_that_had_messages_is_told(folder: Path, index: bool) -> None:
     path = block(folder, 2)
