@@ -47,7 +47,12 @@ def check(path: Path) -> Diagnosis:
     said = start.sentence().replace("deliver every message in the store", "")
     promised = "deliver every message" in said or "a start is harmless" in diagnosis.verdict
     assert promised == start.harmless
+    for flaw in start.flaws:
+        if flaw.kind is StartFlawKind.AHEAD:
+            assert flaw.sequences.first == start.forecast.channels[flaw.channel].last_seq + 1
     if start.delivers:
+        data = {path: sizes for path, sizes in start.forecast.files_changed().items() if path.endswith(".dat")}
+        assert all(after is not None and after >= (before or 0) for before, after in data.values()), data
         for name, held in intact.items():
             limited = start.limited.get(name)
             wanted = held - limited if limited else held
