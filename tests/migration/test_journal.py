@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.journal import Journal, StepLog, StreamState, journal_path, remembered_streams
+from stantools.migration.journal import FollowState, Journal, StepLog, StreamState, journal_path, remembered_streams
 from tests.broker.stores.power import Machine
 
 
@@ -139,3 +139,25 @@ def test_steps_that_are_taken_elsewhere(tmp_path: Path) -> None:
         journal.take_over(steps.taken[2:])
     with Journal(plan, "digest", "server") as journal:
         assert (journal.state("orders"), journal.state("audit")) == (StreamState.PROVEN, StreamState.STARTED)
+
+
+def test_a_bad_line_is_named(plan: Path) -> None:
+    with Journal(plan, "d", "t") as journal:
+        journal.note("orders", StreamState.STARTED)
+    good = journal_path(plan).read_text()
+    for bad, problem in (("x", "it is not json"), ('{"event":"stream"}', "it is not a step of a migration")):
+        journal_path(plan).write_text(f"{good}{bad}\n")
+        with (
+            pytest.raises(StoreUnreadableError, match=f"line 3 does not belong .*: {problem}"),
+            Journal(plan, "d", "t"),
+        ):
+            pass
+    journal_path(plan).write_text(good.partition("\n")[2])
+    with pytest.raises(StoreUnreadableError, match=r"line 1 .* must begin a migration"), Journal(plan, "d", "t"):
+        pass
+
+
+def test_how_far_the_streams_of_a_followed_store_are() -> None:
+    assert FollowState(2, 0, 999.7, 0, ending=False).describe(1000.0) == "in step: 0 behind, last message 0.3 s ago"
+    assert FollowState(2, 1234, 1001.0, 0, ending=False).describe(1000.0) == "1,234 behind, last message 0.0 s ago"
+    assert FollowState(2, 0, None, 0, ending=True).describe(1000.0) == "in step: 0 behind"
