@@ -166,12 +166,17 @@ def test_bounds_that_leave_nothing_are_no_mistake(run, store: Path, tmp_path: Pa
     assert outcome.code == 0 and outcome.out.startswith("0 rows ")
 
 
-#: runs a command as after `pip install .`: without the packages of the optional parts
+#: runs commands as after `pip install .`: without the packages of the optional parts
 PLAIN_INSTALLATION = """
-import sys
+import json, os, sys
 sys.modules.update(dict.fromkeys(["pyarrow", "duckdb", "pyspark", "pandas", "cramjam", "zstandard", "fsspec"]))
-from stantools.__main__ import main
-sys.exit(main())
+from click.testing import CliRunner
+from stantools.cli.main import cli
+def run(place, words):
+    os.chdir(place)
+    done = CliRunner().invoke(cli, ["export", *words], prog_name="stantools")
+    return done.exit_code, done.stdout, done.stderr
+json.dump([run(*command) for command in json.loads(sys.argv[1])], sys.stdout)
 """
 
 
@@ -182,19 +187,24 @@ def test_exports_of_the_guides_after_a_plain_installation(store: Path, tmp_path:
         (root / page).read_text("utf-8") for page in ("README.md", "docs/tour.md", "docs/pipeline-guide.md")
     )
     commands = dict.fromkeys(re.findall(r"^(?:    |\$ )?stantools export ([^#|\n]*)", pages, re.MULTILINE))
-    text = 0
-    for number, line in enumerate(commands):
-        place = tmp_path / str(number)
+    words = [
+        [str(store) if word in ("store", "datastore", "/archive/*") else word for word in line.split()]
+        for line in commands
+    ]
+    places = [tmp_path / str(number) for number in range(len(words))]
+    for place in places:
         place.mkdir()
-        words = [str(store) if word in ("store", "datastore", "/archive/*") else word for word in line.split()]
-        done = subprocess.run(
-            [sys.executable, "-c", PLAIN_INSTALLATION, "export", *words], cwd=place, capture_output=True, timeout=120
-        )
-        if "--table" not in words and re.search(r"csv|ndjson", line):
-            assert done.returncode == 0 and done.stdout, (line, done.stderr)
+    runs = json.dumps([[str(place), each] for place, each in zip(places, words, strict=True)])
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_INSTALLATION, runs], capture_output=True, check=True, timeout=120
+    )
+    text = 0
+    for line, place, (code, out, err) in zip(commands, places, json.loads(done.stdout), strict=True):
+        if "--table" not in line.split() and re.search(r"csv|ndjson", line):
+            assert code == 0 and out, (line, err)
             text += 1
         else:
-            assert done.returncode == 3 and b"needs pyarrow" in done.stderr and not list(place.iterdir()), line
+            assert code == 3 and "needs pyarrow" in err and not list(place.iterdir()), line
     assert text >= 2 and len(commands) > 2 * text
 
 
