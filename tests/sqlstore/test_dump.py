@@ -50,6 +50,14 @@ def test_values_are_read_as_they_were_written(data: bytes) -> None:
     assert POSTGRES_OLD.binary(b"'" + doubled + b"'") == POSTGRES.binary(b"E'" + doubled + b"'") == data
 
 
+def test_a_schema_ends_with_its_database() -> None:
+    made = b"CREATE TABLE channels (id int);\n"
+    text = b"\\connect one\n\n%bSET search_path = s;\n%b\\connect two\n\n%b" % (made, made, made)
+    dump = Dump("dump", io.BytesIO(text).read, COLUMNS)
+    assert list(dump.rows()) == []
+    assert [*dump.facts.tables] == [(schema, b"channels") for schema in (b"one", b"one.s", b"two")]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**63), st.binary(max_size=80)), max_size=12), st.booleans(), st.booleans())
 def test_rows_do_not_depend_on_the_form(rows: list[tuple[int, bytes]], one: bool, quoted: bool) -> None:

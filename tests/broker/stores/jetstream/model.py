@@ -114,6 +114,7 @@ class Stream:
             self.messages.pop(self.last, None)
             self.last -= 1
         self.ids = {identity: sequence for identity, sequence in self.ids.items() if sequence <= self.last}
+        self.subjects = {subject: sequence for subject, sequence in self.subjects.items() if sequence <= self.last}
 
 
 def _error(code: int, number: int, text: str) -> dict[str, Any]:
