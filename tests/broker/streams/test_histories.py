@@ -384,7 +384,8 @@ async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int)
     async with pair(folder) as two:
         played = await play(two, [make(seed, parts, size) for seed in seeds], "h", _QUIET)
         slow = [each for each in played if each.slow]
-        for row, few in enumerate([slow] if _are_brief(each.history for each in slow) else [[each] for each in slow]):
+        together = slow and _are_brief(each.history for each in slow)
+        for row, few in enumerate([slow] if together else [[each] for each in slow]):
             # Alone on the servers they have more time for their timers.
             again = await play(two, [each.history for each in few], f"t{row}x", _QUIET)
             played = [each for each in played if each not in few] + again
