@@ -384,7 +384,7 @@ async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int)
     async with pair(folder) as two:
         played = await play(two, [make(seed, parts, size) for seed in seeds], "h", _QUIET)
         slow = [each for each in played if each.slow]
-        together = bool(slow) and _are_brief(each.history for each in slow)
+        together = slow and _are_brief(each.history for each in slow)
         for row, few in enumerate([slow] if together else [[each] for each in slow]):
             # Alone on the servers they have more time for their timers.
             again = await play(two, [each.history for each in few], f"t{row}x", _QUIET)
@@ -425,7 +425,7 @@ async def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seed
 
 @needs_server
 async def test_short_timers_end_as_on_a_real_server(tmp_path: Path) -> None:
-    # Age with markers, and redeliveries to push consumers.
+    # Age with markers, and lifetimes with redeliveries.
     found = await failures(tmp_path, (2005, 2034), parts=2, size=6)
     assert not found, "\n\n".join(found)
 

@@ -223,7 +223,8 @@ class _TimersWriter(Writer):
         values = [brief, brief, brief, brief, "600", "10m", "0", "100ms", "x", "-1"]
         if self.forever:
             values += ["never", "never"]
-        if self.configs["A"].get("subject_delete_marker_ttl", 0) > _SECOND:
+        config = self.configs["A"]
+        if config.get("subject_delete_marker_ttl", 0) > _SECOND and config.get("max_msgs_per_subject") != 1:
             # These become the lifetime of markers.
             values += ["1", "1", "1s", "1500ms"]
         return str(self.one(*values))
