@@ -424,13 +424,6 @@ async def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seed
 
 
 @needs_server
-async def test_short_timers_end_as_on_a_real_server(tmp_path: Path) -> None:
-    # Age with markers, and lifetimes with redeliveries.
-    found = await failures(tmp_path, (2005, 2034), parts=2, size=6)
-    assert not found, "\n\n".join(found)
-
-
-@needs_server
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(2000, 2040, 20)], ids=str)
 async def test_timers_end_as_on_a_real_server(tmp_path: Path, seeds: range) -> None:
