@@ -411,7 +411,7 @@ class Comparison:
             self._gate.release()
 
     async def _seen(self, side: Side) -> list[Any]:
-        """Messages and positions: consumers that are kept in memory are gone after a start.
+        """Messages and positions: consumers that are kept in memory are gone after a start, those that push go on.
 
         What was given up of a queue is kept by a lower floor, and otherwise no longer counted. Consumers forget that
         they began with the last message of each subject: all servers deliver the others, and only ours counts them.
@@ -423,7 +423,7 @@ class Comparison:
             for name, config in self._consumers.get(letter, {}).items():
                 changing = {"ack_floor", "num_redelivered"} if config.get("max_deliver", -1) > 0 else set()
                 changing |= {"num_pending"} if config.get("deliver_policy") == "last_per_subject" else set()
-                if not config.get("mem_storage") and name in consumers:
+                if not config.get("mem_storage") and "deliver_subject" not in config and name in consumers:
                     stored[name] = {key: each for key, each in consumers[name].items() if key not in changing}
             found.append((await side.contents(letter), stored))
         return found
