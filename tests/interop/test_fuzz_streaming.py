@@ -200,7 +200,7 @@ def test_the_client_is_somebody_else(station: Station) -> None:
         client_id=b"odd", subject=b"mine", inbox=b"in", max_in_flight=1, ack_wait_in_secs=30
     )
     for change, error in (
-        ({"client_id": b"nobody"}, b"stan: unknown clientID"),
+        ({"client_id": b"stranger"}, b"stan: unknown clientID"),
         ({"client_id": b""}, b"stan: clientID missing"),
         ({"ack_wait_in_secs": 0}, b"stan: invalid ack wait time, should be >= 1s"),
         ({"ack_wait_in_secs": -(2**31)}, b"stan: invalid ack wait time, should be >= 1s"),
@@ -223,7 +223,7 @@ def test_the_client_is_somebody_else(station: Station) -> None:
         assert protocol.SubscriptionResponse.FromString(answer).error == error
     for subject in (UNSUBSCRIBE, SUB_CLOSE):
         for owner, channel, inbox, error in (
-            (b"nobody", b"mine", station.ack_inbox, b"stan: unknown clientID"),
+            (b"stranger", b"mine", station.ack_inbox, b"stan: unknown clientID"),
             (station.watch.client.client_id, b"mine", station.ack_inbox, b"stan: unknown clientID"),
             (b"odd", b"mine", b"x", b"stan: invalid subscription"),
             (b"odd", b"not.there", station.ack_inbox, b"stan: unknown channel"),
