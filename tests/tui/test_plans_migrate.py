@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,7 @@ def test_cancelled_on_a_server(at: str, big_store: Path, start_server: Callable[
     wizard = wizards.fill(MigrateWizard(wizards.source(big_store)), out="", server=server.url, via=way)
     assert not wizards.look(wizard).obstacles
     steps = 0
+    noticed = threading.Event()
 
     class Stopped(Job[PlanOutcome]):
         def advance(self, count: int) -> None:
@@ -116,7 +118,13 @@ def test_cancelled_on_a_server(at: str, big_store: Path, start_server: Callable[
             if self.phase.startswith(phase):
                 steps += 1
                 self.cancel()
+                noticed.wait(1)  # a fast migration would be done before the job looks again
             super().advance(count)
+
+        def check(self) -> None:
+            if self.cancelling:
+                noticed.set()
+            super().check()
 
     job: Job[PlanOutcome] = Stopped("run", wizard.run)
     assert job.start().wait(100)
