@@ -134,13 +134,16 @@ class Writer:
             found["duplicate_window"] = SHORT
         return found
 
-    def config(self) -> dict[str, Any]:
-        found = {
+    def basics(self) -> dict[str, Any]:
+        return {
             "subjects": ["{tag}.A.>"],
             "storage": self.one("file", "file", "file", "memory"),
             "retention": self.one("limits", "limits", "limits", "workqueue", "interest"),
             **self.limits(),
         }
+
+    def config(self) -> dict[str, Any]:
+        found = self.basics()
         for name, probability in (
             ("allow_rollup_hdrs", 0.4), ("allow_direct", 0.5), ("deny_delete", 0.06), ("allow_msg_ttl", 0.3),
         ):  # fmt: skip

@@ -415,24 +415,29 @@ async def test_short_histories_are_the_same_as_with_a_real_server(tmp_path: Path
     assert not found, "\n\n".join(found)
 
 
+def _lengths(seed: int) -> tuple[int, int]:
+    """Returns the number of parts of a history, and about that of the steps of a part."""
+    return (3, 6) if seed in timers.SEEDS else (4, 16)
+
+
 @needs_server
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(start, start + 40) for start in range(1000, 1400, 40)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        *(range(start, start + 40) for start in range(1000, 1400, 40)),
+        *(range(start, start + 20) for start in range(2000, 2040, 20)),
+    ],
+    ids=str,
+)
 async def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seeds: range) -> None:
-    found = await failures(tmp_path, seeds, parts=4, size=16)
-    assert not found, "\n\n".join(found)
-
-
-@needs_server
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(2000, 2040, 20)], ids=str)
-async def test_timers_end_as_on_a_real_server(tmp_path: Path, seeds: range) -> None:
-    found = await failures(tmp_path, seeds, parts=3, size=6)
+    parts, size = _lengths(seeds[0])
+    found = await failures(tmp_path, seeds, parts=parts, size=size)
     assert not found, "\n\n".join(found)
 
 
 if __name__ == "__main__":
     chosen = [int(each) for each in sys.argv[1:]]
-    parts, size = (3, 6) if chosen[0] in timers.SEEDS else (4, 16)
+    parts, size = _lengths(chosen[0])
     with tempfile.TemporaryDirectory() as temporary:
         print("\n\n".join(asyncio.run(failures(Path(temporary), chosen, parts=parts, size=size))))

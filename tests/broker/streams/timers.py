@@ -148,10 +148,7 @@ class _TimersWriter(Writer):
 
     def config(self) -> dict[str, Any]:
         found = {
-            "subjects": ["{tag}.A.>"],
-            "storage": self.one("file", "file", "file", "memory"),
-            "retention": self.one("limits", "limits", "limits", "workqueue", "interest"),
-            **self.limits(),
+            **self.basics(),
             "allow_rollup_hdrs": self.chance(0.6),
             "allow_direct": self.chance(0.5),
             "deny_delete": self.chance(0.04),

@@ -443,14 +443,24 @@ async def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: P
     assert took < 1 if old else took > 1.3
 
 
+async def leading(folder: Path, *, durable: bool = False) -> tuple[Node, Callable[[str], Node]]:
+    """Returns a broker that leads, and what makes others of its group."""
+    chance = random.Random(1)
+    servers, nats = JetStream(chance), Nats()
+
+    def node(name: str) -> Node:
+        return Node(name, servers, nats, folder / name, chance, Machine(chance) if durable else None)
+
+    first = node("a")
+    while not first.ready:
+        await asyncio.sleep(0.01)
+    return first, node
+
+
 @simulated
 async def test_a_group_that_ends_in_order_leaves_no_lease(tmp_path: Path) -> None:
     """So that a single server may go on."""
-    chance = random.Random(1)
-    servers, nats = JetStream(chance), Nats()
-    node = Node("a", servers, nats, tmp_path / "a", chance)
-    while not node.ready:
-        await asyncio.sleep(0.01)
+    node, _ = await leading(tmp_path)
     opening = StreamsOpening(node.link, StreamNames("c"))
     assert (await opening.check()).lease.node == "a"
     await node.end()
@@ -460,12 +470,8 @@ async def test_a_group_that_ends_in_order_leaves_no_lease(tmp_path: Path) -> Non
 
 @simulated
 async def test_who_alone_is_without_jetstream_does_not_try_to_lead(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    servers, nats = JetStream(chance), Nats()
-    first = Node("a", servers, nats, tmp_path / "a", chance)
-    while not first.ready:
-        await asyncio.sleep(0.01)
-    second = Node("b", servers, nats, tmp_path / "b", chance)
+    first, other = await leading(tmp_path)
+    second = other("b")
     await asyncio.sleep(5)
     second.link.lose(10)
     for _ in range(120):
@@ -480,12 +486,8 @@ async def test_who_was_long_without_jetstream_waits_for_the_last_leader(
     tmp_path: Path, outage: float, waits: bool
 ) -> None:
     """The streams may have lost meanwhile what its durable copy has."""
-    chance = random.Random(1)
-    servers, nats = JetStream(chance), Nats()
-    first = Node("a", servers, nats, tmp_path / "a", chance, Machine(chance))
-    while not first.ready:
-        await asyncio.sleep(0.01)
-    second = Node("b", servers, nats, tmp_path / "b", chance, Machine(chance))
+    first, other = await leading(tmp_path, durable=True)
+    second = other("b")
     await asyncio.sleep(5)
     first.kill()
     second.link.lose(outage)
